@@ -1,0 +1,30 @@
+"""Errors made for people: what was wrong, where, and what would be right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class GesclError(Exception):
+    """A mistake the user can mend. The command line prints its message alone and exits with `exit_code`."""
+
+    exit_code = 1
+
+
+class UsageError(GesclError):
+    """The call itself is wrong: an unknown name, a value out of range, a step out of order."""
+
+    exit_code = 2
+
+
+class DataError(GesclError):
+    """The call is right, but the images, a file or a folder are not."""
+
+
+def unknown(what: str, given: str, known: Iterable[str]) -> str:
+    """The message for a name nobody knows, with the nearest known one and the whole list."""
+    names = list(known)
+    near = get_close_matches(given, names, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"unknown {what} {given!r}{hint} (known: {', '.join(names)})"

@@ -1,0 +1,82 @@
+"""The networks of the benchmarks: trunks without heads, sized by the images they see."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from ..errors import UsageError, unknown
+
+Shape = tuple[int, int, int]
+
+
+def build_trunk(name: str, shape: Shape) -> nn.Module:
+    """The trunk of that name for images of `shape` (channels, height, width).
+
+        build_trunk("paper3", (3, 32, 32))
+
+    Its initialisation draws from torch's global generator.
+    """
+    if name not in NETWORKS:
+        raise UsageError(unknown("network", name, NETWORKS))
+    trunk = NETWORKS[name](shape[0])
+    try:
+        with torch.no_grad():
+            trunk(torch.zeros(1, *shape))
+    except RuntimeError as error:
+        raise UsageError(
+            f"network {name!r} cannot take images of {shape[1]}×{shape[2]} pixels: they are too small for its pooling"
+        ) from error
+    return trunk
+
+
+def small(channels: int) -> nn.Module:
+    """Three blocks as `paper3` with half the filters: for `scripts` and `digits`."""
+    return _blocks(channels, (16, 32, 64))
+
+
+def paper3(channels: int) -> nn.Module:
+    """Three blocks of (3×3 convolution, ReLU, 2×2 max-pool), 32-64-128 filters."""
+    return _blocks(channels, (32, 64, 128))
+
+
+def ags6(channels: int) -> nn.Module:
+    """Two convolutions a block and dropout after each pool, then 256 fully connected units."""
+    layers: dict[str, nn.Module] = {}
+    before = channels
+    for block, filters in enumerate((32, 64, 128), start=1):
+        layers[f"conv{2 * block - 1}"] = nn.Conv2d(before, filters, 3, padding=1)
+        layers[f"relu{2 * block - 1}"] = nn.ReLU()
+        layers |= _pooled(2 * block, nn.Conv2d(filters, filters, 3, padding=1))
+        layers[f"dropout{block}"] = nn.Dropout(0.25)
+        before = filters
+    layers |= {"flatten": nn.Flatten(), "fc": nn.LazyLinear(256), "relu": nn.ReLU(), "dropout": nn.Dropout(0.5)}
+    return nn.Sequential(OrderedDict(layers))
+
+
+def matching2(channels: int) -> nn.Module:
+    """Two blocks of (2×2 convolution without padding, ReLU, 2×2 max-pool), 64 filters each."""
+    return _blocks(channels, (64, 64), kernel=2, padding=0)
+
+
+def _blocks(channels: int, filters: Sequence[int], kernel: int = 3, padding: int = 1) -> nn.Module:
+    layers: dict[str, nn.Module] = {}
+    for number, (before, after) in enumerate(zip((channels, *filters), filters, strict=False), start=1):
+        layers |= _pooled(number, nn.Conv2d(before, after, kernel, padding=padding))
+    return nn.Sequential(OrderedDict(layers, flatten=nn.Flatten()))
+
+
+def _pooled(number: int, convolution: nn.Conv2d) -> dict[str, nn.Module]:
+    # ReLU after the pool is the same function as before it, on a quarter of the elements.
+    return {f"conv{number}": convolution, f"pool{number}": nn.MaxPool2d(2), f"relu{number}": nn.ReLU()}
+
+
+NETWORKS: dict[str, Callable[[int], nn.Module]] = {
+    "small": small,
+    "paper3": paper3,
+    "ags6": ags6,
+    "matching2": matching2,
+}

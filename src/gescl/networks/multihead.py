@@ -1,0 +1,136 @@
+"""MultiHeadNet: one trunk that all tasks share, and one head per task."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import UsageError
+from .cnn import Shape
+from .filters import FilterGraph
+
+
+class MultiHeadNet(nn.Module):
+    """A trunk, its heads, and what belongs to one task alone: a head, gates, batch-norm statistics.
+
+    net = MultiHeadNet(trunk, shape=(3, 32, 32), mean=mean, std=std)
+    net.add_head(10)
+    logits = net(images, task=0)            # images: uint8, N×C×H×W
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, trunk: nn.Module, shape: Shape, mean: Tensor, std: Tensor) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.shape = shape
+        self.heads = nn.ModuleList()
+        self.register_buffer("mean", mean.view(1, -1, 1, 1))
+        self.register_buffer("std", std.view(1, -1, 1, 1))
+        #: Per task a factor on every filter's output; tasks without one use the filters as they are.
+        self.gates: dict[int, Tensor] = {}
+        self._gate: Tensor | None = None
+        self._selected = 0
+        self._statistics: dict[int, list[Tensor]] = {}
+        with torch.no_grad():
+            training = trunk.training
+            trunk.eval()
+            features = trunk(self._sample())
+            trunk.train(training)
+        if features.ndim != 2:
+            raise UsageError(f"a trunk must give flat features N×D, this one gives shape {tuple(features.shape)}")
+        self.features = features.shape[1]
+        # Convolutions on a CPU are a quarter faster with channels last in memory.
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack this one
+
+    @cached_property
+    def graph(self) -> FilterGraph:
+        """The filters of the trunk."""
+        graph = FilterGraph(self.trunk, self._sample())
+        for module, filters in graph.outlets:
+            module.register_forward_hook(self._gating(filters))
+        return graph
+
+    def add_head(self, classes: int) -> nn.Linear:
+        """A head for the next task, drawn from torch's global generator."""
+        if self.heads:
+            self.select(len(self.heads) - 1)  # a new task's statistics go on from those of the task before
+        head = nn.Linear(self.features, classes).to(self.mean.device)
+        self.heads.append(head)
+        self.select(len(self.heads) - 1)
+        return head
+
+    def drop_head(self) -> None:
+        """Forget the head added last, with its gates and statistics."""
+        task = len(self.heads) - 1
+        del self.heads[-1]
+        self.gates.pop(task, None)
+        self._statistics.pop(task, None)
+        self._selected = max(0, task - 1)
+
+    def head(self, task: int) -> nn.Linear:
+        """The head of a task."""
+        head = self.heads[task]
+        assert isinstance(head, nn.Linear)
+        return head
+
+    def forward(self, images: Tensor, task: int) -> Tensor:
+        logits: Tensor = self.heads[task](self.embed(images, task))
+        return logits
+
+    def embed(self, images: Tensor, task: int) -> Tensor:
+        """The trunk's features of images, as the task sees them."""
+        self.select(task)
+        features: Tensor = self.trunk(self.normalise(images))
+        return features
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """What the trunk takes: per-channel zero mean and unit deviation."""
+        pixels = images.to(self.mean.dtype, memory_format=torch.channels_last)
+        return pixels.sub_(self.mean).div_(self.std)
+
+    def select(self, task: int) -> None:
+        """Put the task's gates and batch-norm statistics in place."""
+        self._gate = self.gates.get(task)
+        if task == self._selected:
+            return
+        self._statistics[self._selected] = [s.clone() for s in self._running()]
+        for current, kept in zip(self._running(), self._statistics.get(task, []), strict=False):
+            current.copy_(kept)
+        self._selected = task
+
+    def task_state(self) -> dict[str, Tensor]:
+        """What belongs to one task alone, besides its head: to be saved with the weights."""
+        if self.heads:
+            self.select(len(self.heads) - 1)
+        state = {f"gates.{task}": gate.detach() for task, gate in self.gates.items()}
+        for task, kept in self._statistics.items():
+            state |= {f"statistics.{task}.{k}": tensor for k, tensor in enumerate(kept) if task < len(self.heads) - 1}
+        return state
+
+    def load_task_state(self, state: dict[str, Tensor]) -> None:
+        """Put back what `task_state` gave, after the weights of all heads are loaded."""
+        self._selected = max(0, len(self.heads) - 1)
+        self.gates = {int(key.split(".")[1]): gate for key, gate in state.items() if key.startswith("gates.")}
+        running = list(self._running())
+        for task in range(len(self.heads) - 1):
+            if running:
+                self._statistics[task] = [state[f"statistics.{task}.{k}"] for k in range(len(running))]
+
+    def _running(self) -> list[Tensor]:
+        return [buffer for buffer in self.trunk.buffers() if buffer is not None]
+
+    def _gating(self, filters: Tensor):  # type: ignore[no-untyped-def]  # torch names no type for a hook
+        def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
+            if self._gate is None:
+                return None
+            gate = self._gate[filters]
+            return output * gate.view(1, -1, *[1] * (output.ndim - 2))
+
+        return hook
+
+    def _sample(self) -> Tensor:
+        return torch.zeros(2, *self.shape, device=self.mean.device)

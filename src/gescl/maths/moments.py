@@ -1,0 +1,77 @@
+"""Mean and standard deviation over samples of what is too large to keep (Eq. 18–19, method.md section 4)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Numbers taken at once: 1 MiB in float64, so that what is written is still in cache when it is read again. A float64
+# copy of a whole batch of activation maps makes the pass about ten times slower.
+_AT_ONCE = 2**17
+
+
+class RunningMoments:
+    """Population mean and standard deviation over dim 0, batch by batch, as if all samples had been there at once.
+
+    >>> moments = RunningMoments()
+    >>> moments.update(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
+    >>> moments.update(torch.tensor([[5.0, 5.0]]))
+    >>> moments.mean
+    tensor([3., 5.], dtype=torch.float64)
+    >>> moments.std
+    tensor([1.6330, 0.0000], dtype=torch.float64)
+
+    Every batch is N×anything on any device; `mean` and `std` have the shape "anything", in float64. What never varies
+    has a deviation of exactly 0.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._mean = torch.empty(0)
+        self._m2 = torch.empty(0)
+
+    @torch.no_grad()
+    def update(self, batch: Tensor) -> None:
+        """Take in one more batch."""
+        size = len(batch)
+        if size == 0:
+            return
+        if self.count and batch.shape[1:] != self._mean.shape:
+            raise ValueError(f"samples of shape {tuple(self._mean.shape)} before, {tuple(batch.shape[1:])} now")
+        # Sums of the distance from the first sample: one pass, and exact where a sum of squares would lose everything
+        # to a large mean. The first sample is within √N deviations of the mean, so the cancellation below is mild.
+        shift = batch[:1].to(
+            torch.float64
+        )  # not batch[0]: a tensor without dimensions would not lift float32 to float64
+        first = batch[: max(1, _AT_ONCE // max(1, shift.numel()))]
+        distance, total, squares = (torch.zeros_like(first, dtype=torch.float64) for _ in range(3))
+        for part in torch.split(batch, len(first)):
+            here = slice(len(part))
+            torch.sub(part, shift, out=distance[here])
+            total[here] += distance[here]
+            squares[here].addcmul_(distance[here], distance[here])
+        total, squares = total.sum(0), squares.sum(0)
+        mean = shift[0] + total / size
+        m2 = (squares - total.square() / size).clamp_min_(0)
+        if self.count:  # merge (n, mean, M2) of what was seen and of the batch (Chan)
+            weight = size / (self.count + size)
+            gap = mean - self._mean
+            mean = self._mean + gap * weight
+            m2 = self._m2 + m2 + gap.square() * (weight * self.count)
+        self.count, self._mean, self._m2 = self.count + size, mean, m2
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean over all samples so far."""
+        self._need_samples()
+        return self._mean
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation over all samples so far, population (1/N)."""
+        self._need_samples()
+        return (self._m2 / self.count).sqrt()
+
+    def _need_samples(self) -> None:
+        if self.count == 0:
+            raise ValueError("no sample seen yet; call update with at least one")

@@ -1,0 +1,357 @@
+"""Learner: one fixed-size CNN that learns task after task from data that is then thrown away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from . import metrics
+from .errors import DataError, UsageError, unknown
+from .methods import Gescl, Keeper, Lesson, Method, method_class
+from .methods.method import Capacity
+from .networks.cnn import Shape, build_trunk
+from .networks.multihead import MultiHeadNet
+from .progress import epoch_bar
+from .randomness import seeded
+from .store import read_tensors, write_tensors
+from .streams.task import Split, Task, as_images
+from .training import Epoch, Snapshot, Training, train, validate
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """What is kept of a learned task: no image, but all that was measured."""
+
+    name: str
+    classes: tuple[str, ...]
+    train_images: int
+    epochs: int
+    seconds: float
+    images_per_second: float
+    #: Accuracy on the tasks so far after this one, and before the method's work at the end of the task.
+    accuracy: tuple[float | None, ...]
+    accuracy_before_end: tuple[float | None, ...]
+    val_accuracy: tuple[float | None, ...]
+    free_filters: dict[str, int] | None
+    important_filters: dict[str, int] | None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Class names, one an image, and the probability of every class."""
+
+    labels: list[str]
+    probabilities: Tensor
+
+
+class Learner:
+    """One network, one method, task after task.
+
+        learner = Learner(network="paper3", method=Gescl(mu_s=20))
+        for task in load_stream("digits"):
+            learner.learn(task)
+        learner.predict(images, task="8-9").labels
+
+    `network` is the name of a shipped one or a trunk of your own: an `nn.Module` from images to flat features.
+    While it lives, a learner keeps the validation and test images of its tasks to fill the accuracy matrix; they are
+    not saved with it, and training images are never kept (except by `joint`).
+    """
+
+    def __init__(
+        self,
+        network: str | nn.Module = "paper3",
+        method: Method | str | None = None,
+        *,
+        training: Training | None = None,
+        device: str = "auto",
+        seed: int = 0,
+        on_epoch: Callable[[Epoch], None] | None = None,
+        progress: bool = True,
+    ) -> None:
+        if isinstance(method, str):
+            method = method_class(method)()
+        self.network = network
+        self.method: Method = method or Gescl()
+        self.training = training or Training()
+        self.device = _device(device)
+        self.seed = seed
+        self.on_epoch = on_epoch
+        self.progress = progress
+        self.records: list[TaskRecord] = []
+        self._net: MultiHeadNet | None = None
+        self._keeper: Keeper[Any] | None = None
+        self._held_out: dict[str, dict[str, Split | None]] = {}
+
+    @property
+    def tasks(self) -> list[str]:
+        """Names of the tasks learned, in order."""
+        return [record.name for record in self.records]
+
+    @property
+    def net(self) -> MultiHeadNet:
+        """The network; it takes its size from the first task."""
+        if self._net is None:
+            raise UsageError("nothing has been learned yet: the network is built for the first task's images")
+        return self._net
+
+    @property
+    def keeper(self) -> Keeper[Any]:
+        if self._keeper is None:
+            raise UsageError("nothing has been learned yet: the method starts with the first task")
+        return self._keeper
+
+    @property
+    def accuracy(self) -> list[list[float | None]]:
+        """The matrix so far: row t holds the accuracies on tasks 0 … t after learning task t."""
+        return [list(record.accuracy) for record in self.records]
+
+    @property
+    def average_accuracy(self) -> float | None:
+        return metrics.average_accuracy(self.accuracy)
+
+    @property
+    def forgetting(self) -> float | None:
+        return metrics.forgetting(self.accuracy)
+
+    def capacity(self) -> Capacity | None:
+        """Important and free filters per layer; None for a method that does not tell them apart."""
+        return self.keeper.capacity()
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes the method carries from task to task besides the network."""
+        return sum(t.numel() * t.element_size() for t in self.keeper.state().values())
+
+    def learn(self, task: Task, earlier: Sequence[Task] = ()) -> TaskRecord:
+        """Learn a task. Its training images are not needed afterwards.
+
+        `earlier` are tasks learned before whose test images shall be tested again (after loading, or for `joint`,
+        which also trains on them). If learning fails or is interrupted, the learner is as it was before.
+        """
+        self._check(task, earlier)
+        if self._net is None:
+            self._start(task)
+        net, keeper, index = self.net, self.keeper, len(self.records)
+        held_out = dict(self._held_out)
+        before = Snapshot([*net.trunk.parameters(), *net.trunk.buffers(), *net.heads.parameters()])
+        state_before = {name: tensor.clone() for name, tensor in keeper.state().items()}
+        with seeded(self.seed, index, "head"):
+            net.add_head(len(task.classes))
+        try:
+            record = self._learn(task, earlier)
+        except BaseException:
+            net.drop_head()
+            before.restore()
+            keeper.load_state(state_before)
+            self._held_out = held_out
+            raise
+        self.records.append(record)
+        return record
+
+    def _learn(self, task: Task, earlier: Sequence[Task]) -> TaskRecord:
+        net, keeper, index = self.net, self.keeper, len(self.records)
+        for known in (*earlier, task):
+            self._held_out[known.name] = {"val": known.val, "test": known.test}
+        lesson = Lesson(
+            index=index,
+            task=task,
+            seed=self.seed,
+            batch_size=self.training.batch_size,
+            train=[(index, task.train)],
+            val=[(index, task.val)],
+            earlier=earlier,
+        )
+        names = [*self.tasks, task.name]
+        started = time.perf_counter()
+        with epoch_bar(task.name, self.training.epochs, self.progress) as bar:
+            epochs = train(net, keeper, lesson, self.training, report=lambda epoch: self._report(bar, epoch))
+        trained = time.perf_counter()
+        before_end = self._row(names, "test") if keeper.rewrites else None
+        tested = time.perf_counter()
+        keeper.end_task(lesson)
+        seconds = time.perf_counter() - started - (tested - trained)
+        accuracy = self._row(names, "test")
+        capacity = keeper.capacity()
+        return TaskRecord(
+            name=task.name,
+            classes=task.classes,
+            train_images=len(task.train),
+            epochs=len(epochs),
+            seconds=seconds,
+            images_per_second=sum(e.images_per_second * e.seconds for e in epochs) / sum(e.seconds for e in epochs),
+            accuracy=accuracy,
+            accuracy_before_end=before_end or accuracy,
+            val_accuracy=self._row(names, "val"),
+            free_filters=capacity.free if capacity else None,
+            important_filters=capacity.important if capacity else None,
+        )
+
+    def _report(self, bar: Callable[[Epoch], None], epoch: Epoch) -> None:
+        bar(epoch)
+        if self.on_epoch:
+            self.on_epoch(epoch)
+
+    def predict(self, images: Any, task: str) -> Prediction:
+        """Labels and probabilities of images (uint8, N×C×H×W or N×H×W×C, numpy or torch) for a learned task."""
+        index = self._index(task)
+        batch = as_images(images, "predict")
+        self._check_shape(batch.shape[1:], "predict")
+        self.net.eval()
+        with torch.inference_mode():
+            parts = [self.net(part.to(self.device), index).softmax(1).cpu() for part in torch.split(batch, 1024)]
+        probabilities = torch.cat(parts)
+        classes = self.records[index].classes
+        return Prediction([classes[k] for k in probabilities.argmax(1).tolist()], probabilities)
+
+    def evaluate(self, task: Task, split: Literal["train", "val", "test"] = "test") -> float | None:
+        """Accuracy on a learned task's images; None if there are none."""
+        images: Split | None = getattr(task, split)
+        index = self._index(task.name)
+        if images is None:
+            return None
+        self._check_shape(images.images.shape[1:], f"task {task.name!r}")
+        return validate(self.net, [(index, images)])[1]
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to one file: weights, heads, class names, method and its state, history. No image."""
+        if not isinstance(self.network, str):
+            network = f"{type(self.network).__module__}:{type(self.network).__qualname__}"
+        else:
+            network = self.network
+        header = {
+            "format": FORMAT,
+            "network": network,
+            "own_network": not isinstance(self.network, str),
+            "shape": self.net.shape,
+            "method": {"name": self.method.name, **self.method.model_dump(mode="json")},
+            "training": self.training.model_dump(mode="json"),
+            "seed": self.seed,
+            "tasks": [asdict(record) for record in self.records],
+        }
+        tensors = {f"net.{name}": tensor for name, tensor in self.net.state_dict().items()}
+        tensors |= {f"task.{name}": tensor for name, tensor in self.net.task_state().items()}
+        tensors |= {f"method.{name}": tensor for name, tensor in self.keeper.state().items()}
+        write_tensors(Path(path), tensors, header)
+
+    @staticmethod
+    def load(
+        path: str | Path, network: nn.Module | None = None, *, device: str = "auto", progress: bool = True
+    ) -> Learner:
+        """The learner that was saved there, ready to learn the next task.
+
+        A model of your own class needs `network`: a trunk of the same structure, whose weights are overwritten.
+        """
+        path = Path(path)
+        tensors, header = read_tensors(path)
+        try:
+            return _restore(tensors, header, network, device, progress)
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            raise DataError(f"{path} is damaged: {error}") from error
+
+    def _start(self, task: Task) -> None:
+        with seeded(self.seed, "network"):
+            trunk = build_trunk(self.network, task.shape) if isinstance(self.network, str) else self.network
+        mean, std = _pixel_moments(task.train.images)
+        self._attach(trunk, task.shape, mean, std)
+
+    def _attach(self, trunk: nn.Module, shape: Shape, mean: Tensor, std: Tensor) -> None:
+        self._net = MultiHeadNet(trunk, shape, mean, std).to(self.device)
+        self._keeper = self.method.keeper(self._net)
+
+    def _row(self, names: Sequence[str], kind: str) -> tuple[float | None, ...]:
+        """Accuracy on each task's held-out images; None where there are none (any more)."""
+        splits = [self._held_out.get(name, {}).get(kind) for name in names]
+        return tuple(
+            validate(self.net, [(index, split)])[1] if split is not None else None for index, split in enumerate(splits)
+        )
+
+    def _index(self, task: str) -> int:
+        if task not in self.tasks:
+            raise UsageError(unknown("task", task, self.tasks) if self.tasks else "nothing has been learned yet")
+        return self.tasks.index(task)
+
+    def _check(self, task: Task, earlier: Sequence[Task]) -> None:
+        if task.name in self.tasks:
+            raise UsageError(
+                f"task {task.name!r} has been learned already, and its images are gone; "
+                "learn new classes or images under a new name"
+            )
+        for known in earlier:
+            self._index(known.name)
+        if self._net is not None:
+            self._check_shape(task.train.images.shape[1:], f"task {task.name!r}")
+
+    def _check_shape(self, shape: Sequence[int], where: str) -> None:
+        if tuple(shape) != self.net.shape:
+            raise DataError(
+                f"{where}: images are {'×'.join(map(str, shape))} (channels×height×width), "
+                f"this network was built for {'×'.join(map(str, self.net.shape))}"
+            )
+
+
+def _restore(
+    tensors: dict[str, Tensor], header: dict[str, Any], network: nn.Module | None, device: str, progress: bool
+) -> Learner:
+    if header["format"] != FORMAT:
+        raise DataError(f"the model has format {header['format']}; this version of gescl reads format {FORMAT}")
+    if header["own_network"] and network is None:
+        raise UsageError(
+            f"the model is of your own class {header['network']}: pass a trunk of it, Learner.load(path, network=…)"
+        )
+    settings = dict(header["method"])
+    method = method_class(settings.pop("name"))(**settings)
+    learner = Learner(
+        network or header["network"],
+        method,
+        training=Training(**header["training"]),
+        device=device,
+        seed=header["seed"],
+        progress=progress,
+    )
+    channels, height, width = header["shape"]
+    shape = (channels, height, width)
+    trunk = build_trunk(header["network"], shape) if network is None else network
+    learner._attach(trunk, shape, torch.zeros(channels), torch.ones(channels))
+    for record in header["tasks"]:
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
+        learner.records.append(TaskRecord(**values))
+        learner.net.add_head(len(record["classes"]))
+    parts: dict[str, dict[str, Tensor]] = {"net": {}, "task": {}, "method": {}}
+    for name, tensor in tensors.items():
+        part, _, rest = name.partition(".")
+        parts[part][rest] = tensor.to(learner.device)
+    learner.net.load_state_dict(parts["net"])
+    learner.net.load_task_state(parts["task"])
+    learner.keeper.load_state(parts["method"])
+    return learner
+
+
+def _pixel_moments(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each channel, in steps of 0 … 255."""
+    total = torch.zeros(images.shape[1], dtype=torch.float64)
+    squares = torch.zeros_like(total)
+    for part in torch.split(images, 4096):
+        pixels = part.double()
+        total += pixels.sum((0, 2, 3))
+        squares += pixels.square().sum((0, 2, 3))
+    count = images.numel() / images.shape[1]
+    mean = total / count
+    std = (squares / count - mean.square()).clamp_min(0).sqrt()
+    return mean.float(), torch.where(std > 0, std, torch.ones_like(std)).float()
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(f"device {name!r} is not available here: {str(error).splitlines()[0]}") from error

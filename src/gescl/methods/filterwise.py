@@ -1,0 +1,188 @@
+"""What methods share that tell important filters from free ones: GESCL and AGS-CL.
+
+Per filter one number and one bit are carried from task to task: its importance so far, and whether it is important.
+The anchor is the weights themselves as the last task left them, so nothing else needs to be kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..maths.moments import RunningMoments
+from ..networks.filters import FilterLayer
+from ..networks.multihead import MultiHeadNet
+from ..randomness import generator, seeded
+from ..streams.task import Split
+from .method import Capacity, Keeper, Lesson, Method
+
+log = logging.getLogger("gescl")
+
+M = TypeVar("M", bound=Method)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the prox does to one layer while a task is learned."""
+
+    number: int
+    layer: FilterLayer
+    held: Tensor
+    anchor: Tensor
+    strength: Tensor
+    free: Tensor
+
+
+class FilterKeeper(Keeper[M]):
+    """Importance and mask of filters, the prox and the zero-freeze while a task is learned, and the redraw after it.
+
+    A method says how filters are held and shrunk, and when.
+    """
+
+    rewrites: ClassVar[bool] = True
+
+    def __init__(self, method: M, net: MultiHeadNet) -> None:
+        super().__init__(method, net)
+        device = net.mean.device
+        self.strength = torch.zeros(net.graph.size, device=device)
+        self.important = torch.zeros(net.graph.size, dtype=torch.bool, device=device)
+        self.last_importance = torch.zeros(net.graph.size, device=device)
+        self.redrawn = torch.zeros_like(self.important)
+        self._frozen: list[tuple[Tensor, Tensor]] = []
+
+    def plan(self, strength: Callable[[FilterLayer], Tensor]) -> None:
+        """Before a task: which filters are held, how strongly and where, and which are free."""
+        self._plans = []
+        for number, layer in enumerate(self.net.graph.layers):
+            important = self.important[layer.slice]
+            held, free = important.nonzero().squeeze(1), (~important).nonzero().squeeze(1)
+            anchor = layer.matrix()[held]  # section 4: the anchor is what stands now
+            self._plans.append(Plan(number, layer, held, anchor, strength(layer)[held], free))
+        self._dead = torch.zeros_like(self.important)
+
+    def hold(self, rows: Tensor, plan: Plan, lr: float) -> Tensor:
+        """The important filters of a layer after the prox of the stability term."""
+        raise NotImplementedError
+
+    def shrink(self, rows: Tensor, plan: Plan, lr: float) -> Tensor:
+        """The free filters of a layer after the prox of the plasticity term."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def prox(self, lesson: Lesson) -> None:
+        """The proximal step of the regulariser, α being the learning rate (section 3)."""
+        for plan in self._plans:
+            matrix = plan.layer.matrix()
+            if len(plan.held):
+                matrix[plan.held] = self.hold(matrix[plan.held], plan, lesson.lr)
+            if len(plan.free):
+                matrix[plan.free] = self.shrink(matrix[plan.free], plan, lesson.lr)
+            plan.layer.assign(matrix)
+            self._settle_dead(plan.layer, matrix, lesson)
+
+    def _settle_dead(self, layer: FilterLayer, matrix: Tensor, lesson: Lesson) -> None:
+        """A filter at zero has no gradient, yet the optimiser's moments would bring it back (section 3.5)."""
+        dead = ~matrix.any(dim=1)
+        self._dead[layer.slice] = dead
+        for rows in layer.rows:
+            lesson.clear_moments(rows.parameter, rows.spread(dead))
+
+    def after_step(self, lesson: Lesson) -> None:
+        if not self.net.graph.rests_at_zero:
+            self.net.graph.erase(self._dead)
+        self.zero_freeze()
+
+    def find_frozen(self) -> None:
+        """Weights from a free filter into an important one: zero when a task begins, and to stay so."""
+        self._frozen = []
+        for edge in self.net.graph.edges:
+            source, target = edge.mask(~self.important, self.important, image=False)
+            frozen = source & target
+            if frozen.any():
+                self._frozen.append((edge.weight, (~frozen).to(edge.weight.dtype)))
+
+    @torch.no_grad()
+    def zero_freeze(self) -> None:
+        """After this, logits of old tasks do not depend on any free filter (section 4)."""
+        for weight, keep in self._frozen:
+            weight.mul_(keep)
+
+    def mark(self, importance: Tensor, active: Tensor, decay: float) -> None:
+        """Add a task's importance to the past's (Eq. 20) and its active filters to the important ones.
+
+        The mask only grows. A filter without a path of non-zero weights to any head stays free: it serves nobody.
+        """
+        already_full = self._full_layers()
+        self.last_importance = importance
+        self.strength = decay * self.strength + importance
+        self.important = self.important | (active & self.net.graph.served(self.net.heads))
+        for name in self._full_layers() - already_full:
+            size = next(layer.size for layer in self.net.graph.layers if layer.name == name)
+            log.warning(
+                "layer %s has no free filter left; later tasks can only adjust its %d important ones", name, size
+            )
+
+    def release(self, lesson: Lesson, fraction: float) -> None:
+        """Redraw a fraction of the free filters, set the others to zero, and cut what leaves either."""
+        graph = self.net.graph
+        free = ~self.important
+        chosen = torch.zeros_like(free)
+        draw = generator(lesson.seed, lesson.index, "free filters")
+        for layer in graph.layers:
+            candidates = free[layer.slice].nonzero().squeeze(1).cpu()
+            lot = candidates[torch.randperm(len(candidates), generator=draw)]
+            chosen[layer.slice.start + lot[: round(fraction * len(lot))]] = True
+        with seeded(lesson.seed, lesson.index, "redraw"):
+            graph.redraw(chosen)
+        self.redrawn = chosen
+        graph.erase(free & ~chosen)
+        graph.cut_outlets(free, self.net.head(lesson.index), spared=chosen)
+
+    def state(self) -> dict[str, Tensor]:
+        return {"strength": self.strength, "important": self.important}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        super().load_state(state)
+        self.strength, self.important = state["strength"], state["important"]
+
+    def capacity(self) -> Capacity:
+        count = self.net.graph.count
+        return Capacity(important=count(self.important), free=count(~self.important))
+
+    def filters(self) -> dict[str, Tensor]:
+        return {
+            "importance": self.last_importance,
+            "strength": self.strength,
+            "important": self.important,
+            "redrawn": self.redrawn,
+        }
+
+    def _full_layers(self) -> set[str]:
+        return {name for name, free in self.capacity().free.items() if free == 0}
+
+
+@torch.inference_mode()
+def activation_moments(net: MultiHeadNet, task: int, split: Split, batch_size: int = 256) -> tuple[Tensor, Tensor]:
+    """Per filter the mean and the standard deviation of its activation over images (Eq. 18–19).
+
+    After the non-linearity, before pooling; the deviation over images at each position, then the mean over positions.
+    Where a filter is read in several places (a residual stream), the largest counts. One forward pass, eval mode.
+    """
+    graph = net.graph
+    net.eval()
+    net.select(task)
+    moments = [RunningMoments() for _ in graph.taps]
+    for start in range(0, len(split), batch_size):
+        images = net.normalise(split.images[start : start + batch_size])
+        graph.observe(images, lambda tap, value: moments[tap].update(value))
+    mean = torch.zeros(graph.size, dtype=torch.float64, device=net.mean.device)
+    std = torch.zeros_like(mean)
+    for tap, moment in zip(graph.taps, moments, strict=True):
+        for result, seen in ((mean, moment.mean.abs()), (std, moment.std)):
+            result.scatter_reduce_(0, tap.filters, seen.reshape(len(seen), -1).mean(1), "amax")
+    return mean, std

@@ -1,0 +1,25 @@
+"""Frozen: the trunk is fixed after the first task and only heads are learned.
+
+The cheapest way not to forget. A method that loses to it learned nothing after task 1.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ..networks.multihead import MultiHeadNet
+from .method import Keeper, Lesson, Method
+
+
+class Frozen(Method):
+    """The first task's trunk, for ever."""
+
+    name: ClassVar[str] = "frozen"
+
+    def keeper(self, net: MultiHeadNet) -> FrozenKeeper:
+        return FrozenKeeper(self, net)
+
+
+class FrozenKeeper(Keeper[Frozen]):
+    def begin_task(self, lesson: Lesson) -> None:
+        self.net.trunk.requires_grad_(lesson.index == 0)

@@ -1,0 +1,42 @@
+"""Joint: each new task is learned together with all earlier ones.
+
+The upper bound, and the only method that sees old data.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ..errors import UsageError
+from ..networks.multihead import MultiHeadNet
+from ..streams.task import Task
+from .method import Keeper, Lesson, Method
+
+
+class Joint(Method):
+    """All tasks seen so far at once, from the weights the last task left."""
+
+    name: ClassVar[str] = "joint"
+
+    def keeper(self, net: MultiHeadNet) -> JointKeeper:
+        return JointKeeper(self, net)
+
+
+class JointKeeper(Keeper[Joint]):
+    def __init__(self, method: Joint, net: MultiHeadNet) -> None:
+        super().__init__(method, net)
+        self._seen: dict[int, Task] = {}
+
+    def begin_task(self, lesson: Lesson) -> None:
+        seen = self._seen if len(self._seen) == lesson.index else dict(enumerate(lesson.earlier))
+        if len(seen) < lesson.index:
+            raise UsageError(
+                f"joint learns task {lesson.task.name!r} together with the {lesson.index} before it and needs their "
+                "images again: learner.learn(task, earlier=[…]), in the order they were learned"
+            )
+        self._seen = seen
+        lesson.train = [*((head, task.train) for head, task in seen.items()), *lesson.train]
+        lesson.val = [*((head, task.val) for head, task in seen.items()), *lesson.val]
+
+    def end_task(self, lesson: Lesson) -> None:
+        self._seen[lesson.index] = lesson.task

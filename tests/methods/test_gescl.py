@@ -1,0 +1,377 @@
+"""GESCL's promises, each checked on real training."""
+
+from __future__ import annotations
+
+import logging
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 (its usual name)
+from torch import Tensor, nn
+
+from gescl import Finetune, Gescl, Learner, Task, Training, load_recipe, load_stream
+from gescl.methods.filterwise import activation_moments
+from gescl.methods.gescl import GesclKeeper
+from gescl.methods.method import Lesson
+
+from ..conftest import conv, stripes
+
+FAST = Training(epochs=4, lr=2e-3, batch_size=16)
+
+
+def learned(method: Gescl | Finetune, tasks: list[Task], network: Any = "small", training: Training = FAST) -> Learner:
+    learner = Learner(network, method, training=training)
+    for task in tasks:
+        learner.learn(task)
+    return learner
+
+
+def keeper_of(learner: Learner) -> GesclKeeper:
+    assert isinstance(learner.keeper, GesclKeeper)
+    return learner.keeper
+
+
+def lesson_of(task: Task) -> Lesson:
+    return Lesson(0, task, 0, 16, [(0, task.train)], [(0, task.val)])
+
+
+def logits(learner: Learner, task: Task, index: int) -> Tensor:
+    assert task.test is not None
+    learner.net.eval()
+    with torch.no_grad():
+        result: Tensor = learner.net(task.test.images, index)
+    return result
+
+
+def overwrite(learner: Learner, free: Tensor) -> None:
+    generator = torch.Generator().manual_seed(9)
+    for layer in learner.net.graph.layers:
+        matrix = layer.matrix()
+        part = free[layer.slice]
+        matrix[part] = torch.randn(matrix[part].shape, generator=generator) * 3
+        layer.assign(matrix)
+
+
+# The invariant that matters most ------------------------------------------------------------------------------------
+
+# Strong plasticity with a floor of a quarter of each layer: the first task takes that, the rest stays free.
+ROOMY = Gescl(mu_s=50, mu_p=20, psi_min=1, min_alive=0.25)
+LONGER = Training(epochs=8, lr=2e-3, batch_size=16)
+
+
+@pytest.mark.parametrize("network", ["paper3", "ags6", "matching2"])
+def test_old_tasks_do_not_depend_on_free_filters(network: str) -> None:
+    tasks = [stripes(str(k), seed=k) for k in range(3)]
+    learner = learned(ROOMY, tasks, network, LONGER)
+    capacity = learner.capacity()
+    assert capacity is not None
+    for layer in learner.net.graph.layers:  # or the test would be vacuous
+        assert capacity.free[layer.name] >= 0.2 * layer.size, (layer.name, capacity)
+        assert capacity.important[layer.name] >= 0.2 * layer.size, (layer.name, capacity)
+    for index, row in enumerate(learner.accuracy):
+        assert row[index] is not None and row[index] > 0.4, "learned above chance, 0.25"  # type: ignore[operator]
+    before = [logits(learner, task, index) for index, task in enumerate(tasks)]
+    overwrite(learner, ~keeper_of(learner).important)
+    for index, task in enumerate(tasks):
+        assert torch.equal(before[index], logits(learner, task, index))
+
+
+def test_the_invariant_holds_while_the_next_task_is_being_learned() -> None:
+    tasks = [stripes(str(k), seed=k) for k in range(3)]
+    learner = learned(ROOMY, tasks[:2], training=LONGER)
+    checked = []
+
+    def check(_: Any) -> None:
+        before = logits(learner, tasks[0], 0)
+        kept = [p.detach().clone() for p in learner.net.trunk.parameters()]
+        overwrite(learner, ~keeper_of(learner).important)
+        assert torch.equal(before, logits(learner, tasks[0], 0))
+        with torch.no_grad():
+            for parameter, old in zip(learner.net.trunk.parameters(), kept, strict=True):
+                parameter.copy_(old)
+        checked.append(int((~keeper_of(learner).important).sum()))
+
+    learner.on_epoch = check
+    learner.learn(tasks[2])
+    assert len(checked) > 1 and min(checked) > 0
+
+
+def test_without_the_zero_freeze_the_invariant_breaks() -> None:
+    tasks = [stripes(str(k), seed=k) for k in range(2)]
+    learner = learned(ROOMY, tasks[:1], training=LONGER)
+    free = ~keeper_of(learner).important
+    keeper_of(learner).method = Gescl(mu_s=0, mu_p=0, zero_freeze=False)
+    learner.learn(tasks[1])
+    before = logits(learner, tasks[0], 0)
+    overwrite(learner, free)
+    assert not torch.equal(before, logits(learner, tasks[0], 0))
+
+
+# Bounds of the method -----------------------------------------------------------------------------------------------
+
+
+def test_with_everything_off_a_run_equals_finetune_bit_by_bit(digits: list[Task]) -> None:
+    off = Gescl(mu_s=0, mu_p=0, zero_freeze=False, redraw=False)
+    one, other = learned(off, digits[:3]), learned(Finetune(), digits[:3])
+    for name, tensor in other.net.state_dict().items():
+        assert torch.equal(tensor, one.net.state_dict()[name]), name
+    assert one.accuracy == other.accuracy
+
+
+@pytest.mark.parametrize("every", ["epoch", "step"])
+def test_unbounded_stability_forgets_exactly_nothing_on_digits(digits: list[Task], every: str) -> None:
+    learner = learned(Gescl.model_validate({"mu_s": float("inf"), "every": every}), digits)
+    assert learner.forgetting == 0
+    for index, task in enumerate(digits):
+        assert learner.evaluate(task) == learner.accuracy[index][index]
+
+
+def test_unbounded_stability_forgets_exactly_nothing_on_scripts() -> None:
+    tasks = list(load_stream("scripts", tasks=2))
+    learner = learned(Gescl(mu_s=float("inf")), tasks, training=Training(epochs=6, lr=2e-3))
+    assert learner.forgetting == 0
+    assert learner.average_accuracy is not None and learner.average_accuracy > 0.3
+
+
+def test_important_filters_hardly_move_under_strong_stability_and_freely_without() -> None:
+    tasks = [stripes(str(k), seed=k) for k in range(2)]
+    moved = {}
+    for mu_s in (0.0, 1e5):
+        learner = learned(Gescl(mu_s=mu_s, mu_p=0), tasks[:1])
+        before = [layer.matrix().clone() for layer in learner.net.graph.layers]
+        important = keeper_of(learner).important.clone()
+        learner.learn(tasks[1])
+        moved[mu_s] = sum(
+            float((layer.matrix() - old)[part].norm())
+            for layer, old, part in zip(
+                learner.net.graph.layers, before, learner.net.graph.per_layer(important), strict=True
+            )
+        )
+    assert moved[1e5] == 0 < moved[0.0]
+
+
+# Importance and mask ------------------------------------------------------------------------------------------------
+
+
+def test_importance_is_the_deviation_over_images_then_the_mean_over_positions() -> None:
+    task = stripes("a")
+    learner = learned(Gescl(redraw=False), [task])
+    mean, std = activation_moments(learner.net, 0, task.train, batch_size=17)
+    trunk = learner.net.trunk
+    with torch.no_grad():
+        value = learner.net.normalise(task.train.images)
+        start = 0
+        for number in (1, 2, 3):
+            maps = torch.relu(trunk.get_submodule(f"conv{number}")(value)).double().numpy()
+            part = slice(start, start + maps.shape[1])
+            assert np.allclose(std[part].numpy(), maps.std(axis=0).mean(axis=(1, 2)), rtol=1e-5, atol=1e-7)
+            assert np.allclose(mean[part].numpy(), maps.mean(axis=0).mean(axis=(1, 2)), rtol=1e-5, atol=1e-7)
+            value = F.max_pool2d(torch.relu(trunk.get_submodule(f"conv{number}")(value)), 2)
+            start += maps.shape[1]
+    assert torch.equal(keeper_of(learner).strength, std.float())
+
+
+def test_importance_decays_by_nu_over_tasks() -> None:
+    tasks = [stripes(str(k), seed=k) for k in range(2)]
+    learner = learned(Gescl(nu=0.25), tasks[:1])
+    before = keeper_of(learner).strength.clone()
+    learner.learn(tasks[1])
+    keeper = keeper_of(learner)
+    assert torch.allclose(keeper.strength, 0.25 * before + keeper.last_importance)
+
+
+def test_the_mask_only_grows_over_twenty_tasks() -> None:
+    learner = Learner("small", Gescl(nu=0.1, mu_p=2.0), training=Training(epochs=2, lr=2e-3, batch_size=16))
+    important = None
+    for k in range(20):
+        learner.learn(stripes(str(k), 2, seed=k))
+        now = keeper_of(learner).important.clone()
+        assert important is None or (now | ~important).all()
+        important = now
+    assert important is not None and important.any()
+
+
+def test_a_constant_map_is_important_and_protected() -> None:
+    learner = learned(Gescl(mu_s=1e4), [stripes("a")])
+    keeper, net = keeper_of(learner), learner.net
+    with torch.no_grad():
+        conv(learner, "conv1").weight[0] = 0
+        conv(learner, "conv1").bias[0] = 1.0  # type: ignore[index]  # a convolution may have none; this one has
+    keeper.important[:] = False
+    keeper.strength[:] = 0
+    keeper.end_task(lesson_of(stripes("a")))
+    assert keeper.important[0] and keeper.strength[0] == 0
+    assert keeper._strength(net.graph.layers[0])[0] > 0
+
+
+def test_an_active_filter_without_an_outlet_stays_free() -> None:
+    task = stripes("a")
+    learner = learned(Gescl(redraw=False), [task])
+    keeper = keeper_of(learner)
+    keeper.important[:] = False
+    with torch.no_grad():
+        conv(learner, "conv2").weight[:, 3] = 0
+    keeper.end_task(lesson_of(task))
+    assert keeper.last_importance[3] > 0
+    assert not keeper.important[3]
+
+
+def test_uniform_and_layer_mean_strengths() -> None:
+    task = stripes("a")
+    uniform = keeper_of(learned(Gescl(importance="uniform"), [task]))
+    relative = keeper_of(learned(Gescl(importance_scale="layer_mean"), [task]))
+    for keeper in (uniform, relative):
+        for layer in keeper.net.graph.layers:
+            held = keeper._strength(layer)[keeper.important[layer.slice]]
+            assert float(held.mean()) == pytest.approx(1, rel=0.02)
+    assert all((uniform._strength(layer) == 1).all() for layer in uniform.net.graph.layers)
+
+
+def test_importance_by_mean_activation_marks_active_filters() -> None:
+    keeper = keeper_of(learned(Gescl(importance="mean", redraw=False), [stripes("a")]))
+    mean, _ = activation_moments(keeper.net, 0, stripes("a").train)
+    assert torch.equal(keeper.strength, mean.float())
+
+
+# Redraw -------------------------------------------------------------------------------------------------------------
+
+
+def test_redraw_is_lossless_for_exactly_dead_filters() -> None:
+    task = stripes("a")
+    learner = learned(ROOMY.model_copy(update={"redraw": False}), [task], training=LONGER)
+    keeper, graph = keeper_of(learner), learner.net.graph
+    graph.erase(~keeper.important)  # nearly all are at zero already; those with a dead ReLU are not
+    before = logits(learner, task, 0)
+    keeper.release(lesson_of(task), 1.0)
+    assert torch.cat([layer.matrix().any(1) for layer in graph.layers]).all(), "every filter is alive again"
+    assert int((~keeper.important).sum()) > 10
+    assert torch.equal(before, logits(learner, task, 0))
+
+
+def test_accuracy_before_the_redraw_is_recorded_too() -> None:
+    record = learned(ROOMY, [stripes("a")], training=LONGER).records[0]
+    assert record.accuracy_before_end == record.accuracy  # lossless here
+
+
+def test_a_fraction_is_redrawn_and_the_rest_is_zero_with_its_channels() -> None:
+    learner = learned(ROOMY.model_copy(update={"redraw_fraction": 0.5}), [stripes("a")], training=LONGER)
+    graph, free = learner.net.graph, ~keeper_of(learner).important
+    for layer, part in zip(graph.layers, graph.per_layer(free), strict=True):
+        alive = layer.matrix().any(1)
+        assert int(part.sum()) > 2
+        assert int((alive & part).sum()) == round(0.5 * int(part.sum()))
+    for edge in graph.edges:
+        leaves, into = edge.mask(free, ~free, image=False)
+        assert not edge.weight[(leaves & into).expand_as(edge.weight)].any()
+
+
+# Proximal steps -----------------------------------------------------------------------------------------------------
+
+
+def test_zeroed_filters_stay_zero_although_the_optimiser_has_momentum() -> None:
+    dead_at: list[Tensor] = []
+    learner = Learner("small", Gescl(mu_p=60, every="epoch", min_alive=0.25), training=LONGER)
+
+    def watch(_: Any) -> None:
+        dead_at.append(torch.cat([~layer.matrix().any(1) for layer in learner.net.graph.layers]))
+
+    learner.on_epoch = watch
+    learner.learn(stripes("a"))
+    assert 0 < int(dead_at[-1].sum()) < len(dead_at[-1])
+    for before, after in pairwise(dead_at):
+        assert (after | ~before).all()
+
+
+def test_a_floor_of_filters_survives_any_plasticity() -> None:
+    learner = learned(Gescl(mu_p=1e4, min_alive=3, redraw=False), [stripes("a")])
+    for layer in learner.net.graph.layers:
+        assert int(layer.matrix().any(1).sum()) == 3
+
+
+def test_psi_runs_from_one_to_psi_min() -> None:
+    assert [Gescl(psi_min=0).psi(i, 3) for i in range(3)] == [1, 0.5, 0]
+    assert [Gescl(psi_min=0.5).psi(i, 3) for i in range(3)] == [1, 0.75, 0.5]
+    assert Gescl(psi_min=0).psi(0, 1) == 1
+
+
+def test_a_network_of_one_layer_learns() -> None:
+    trunk = nn.Sequential(nn.Conv2d(3, 12, 3, padding=1), nn.MaxPool2d(4), nn.ReLU(), nn.Flatten())
+    learner = learned(Gescl(), [stripes("a"), stripes("b", seed=1)], trunk)
+    assert len(learner.net.graph.layers) == 1
+    assert learner.average_accuracy is not None and learner.average_accuracy > 0.3
+
+
+@pytest.mark.parametrize("everything", [True, False])
+def test_a_network_all_important_or_all_free_goes_on_learning(everything: bool) -> None:
+    learner = learned(Gescl(), [stripes("a")])
+    keeper_of(learner).important[:] = everything
+    record = learner.learn(stripes("b", seed=1))
+    assert record.accuracy[1] is not None and record.accuracy[1] > 0.25
+
+
+def test_the_papers_letter_is_available_and_its_divergence_is_an_error_or_finite() -> None:
+    paper = Gescl.paper()
+    assert (paper.prox, paper.every, paper.exclusive_scale, paper.psi_min) == ("linearised", "epoch", "none", 0)
+    learner = learned(Gescl(prox="linearised", mu_p=0.01, mu_s=1.0), [stripes("a"), stripes("b", seed=1)])
+    assert all(torch.isfinite(p).all() for p in learner.net.parameters())
+
+
+# State and records --------------------------------------------------------------------------------------------------
+
+
+def test_state_is_one_number_and_one_bit_per_filter_and_survives_a_file(tmp_path: Path) -> None:
+    tasks = [stripes(str(k), seed=k) for k in range(3)]
+    learner = learned(Gescl(mu_p=1.0), tasks[:2])
+    filters = learner.net.graph.size
+    assert learner.state_bytes == filters * (4 + 1)
+    learner.save(tmp_path / "model.gescl")
+    loaded = Learner.load(tmp_path / "model.gescl")
+    assert loaded.method == learner.method
+    learner.learn(tasks[2])
+    loaded.learn(tasks[2], earlier=tasks[:2])
+    for name, tensor in learner.net.state_dict().items():
+        assert torch.equal(tensor, loaded.net.state_dict()[name]), name
+    for name, tensor in learner.keeper.state().items():
+        assert torch.equal(tensor, loaded.keeper.state()[name]), name
+    assert loaded.accuracy == learner.accuracy
+
+
+def test_unbounded_stability_survives_a_file(tmp_path: Path) -> None:
+    learner = learned(Gescl(mu_s=float("inf")), [stripes("a")])
+    learner.save(tmp_path / "model.gescl")
+    assert Learner.load(tmp_path / "model.gescl").method == learner.method
+
+
+def test_capacity_counts_every_filter_once() -> None:
+    learner = learned(Gescl(mu_p=2.0), [stripes("a")])
+    capacity = learner.capacity()
+    assert capacity is not None
+    for layer in learner.net.graph.layers:
+        assert capacity.free[layer.name] + capacity.important[layer.name] == layer.size
+    assert learner.records[-1].free_filters == capacity.free
+
+
+def test_a_full_layer_is_announced_in_plain_words_and_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "gescl"):
+        learned(Gescl(mu_p=0), [stripes("a"), stripes("b", seed=1)])
+    words = "layer conv1 has no free filter left; later tasks can only adjust its 16 important ones"
+    assert [record.getMessage() for record in caplog.records].count(words) == 1
+
+
+@pytest.mark.parametrize(
+    ("variant", "changed"),
+    [
+        ("without-mu_s", {"mu_s": 0.0}),
+        ("without-mu_p", {"mu_p": 0.0}),
+        ("without-nu", {"nu": 0.0}),
+        ("uniform-importance", {"importance": "uniform"}),
+        ("group-only", {"psi_min": 1.0}),
+    ],
+)
+def test_every_row_of_the_ablation_is_a_variant(variant: str, changed: dict[str, Any]) -> None:
+    full, row = load_recipe("ablation").method, load_recipe("ablation", variant=variant).method
+    assert row == full.model_copy(update=changed)

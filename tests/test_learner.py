@@ -1,0 +1,247 @@
+"""The learner as its users call it."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gescl import DataError, Finetune, Frozen, Joint, Learner, Task, Training, UsageError
+from gescl.training import Epoch
+
+from .conftest import conv, stripes
+
+FAST = Training(epochs=3, lr=2e-3, batch_size=32)
+
+
+def learner(method: Any = None, **options: Any) -> Learner:
+    return Learner("small", method or Finetune(), training=options.pop("training", FAST), **options)
+
+
+def weights(one: Learner) -> dict[str, torch.Tensor]:
+    return one.net.state_dict()
+
+
+def assert_same_weights(one: Learner, other: Learner) -> None:
+    assert weights(one).keys() == weights(other).keys()
+    for name, tensor in weights(one).items():
+        assert torch.equal(tensor, weights(other)[name]), name
+
+
+def test_learning_beats_chance_and_fills_the_matrix() -> None:
+    one = learner(training=Training(epochs=12, lr=3e-3, batch_size=32))
+    one.learn(stripes("a"))
+    one.learn(stripes("b", 3, seed=1))
+    assert [len(row) for row in one.accuracy] == [1, 2]
+    assert one.accuracy[0][0] is not None and one.accuracy[0][0] > 0.6
+    assert one.accuracy[1][1] is not None and one.accuracy[1][1] > 0.6
+    assert one.average_accuracy == pytest.approx(sum(x for x in one.accuracy[1] if x) / 2)
+
+
+def test_two_learners_of_one_seed_agree_bit_by_bit_even_when_interleaved() -> None:
+    alone = learner()
+    for k in range(2):
+        alone.learn(stripes(str(k), seed=k))
+    one, other = learner(), learner(seed=5)
+    for k in range(2):
+        torch.manual_seed(k)  # what else goes on in the process must not matter
+        one.learn(stripes(str(k), seed=k))
+        other.learn(stripes(str(k), seed=k))
+    assert_same_weights(one, alone)
+    assert one.accuracy == alone.accuracy
+    assert not torch.equal(one.net.head(0).weight, other.net.head(0).weight)
+
+
+def test_learning_leaves_the_process_generator_alone() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    learner().learn(stripes("a"))
+    assert torch.equal(torch.rand(4), expected)
+
+
+def test_old_heads_are_not_touched_by_a_new_task() -> None:
+    one = learner()
+    one.learn(stripes("a"))
+    before = one.net.head(0).weight.clone()
+    one.learn(stripes("b", seed=1))
+    assert torch.equal(one.net.head(0).weight, before)
+
+
+def test_frozen_fixes_the_trunk_after_the_first_task() -> None:
+    one = learner(Frozen())
+    one.learn(stripes("a"))
+    before = [p.clone() for p in one.net.trunk.parameters()]
+    one.learn(stripes("b", seed=1))
+    assert all(torch.equal(p, q) for p, q in zip(before, one.net.trunk.parameters(), strict=True))
+    assert one.forgetting == 0
+
+
+def test_finetune_does_move_the_trunk() -> None:
+    one = learner()
+    one.learn(stripes("a"))
+    before = conv(one, "conv1").weight.clone()
+    one.learn(stripes("b", seed=1))
+    assert not torch.equal(before, conv(one, "conv1").weight)
+
+
+def test_joint_trains_old_heads_too_and_asks_for_the_images_after_loading(tmp_path: Path) -> None:
+    tasks = [stripes("a"), stripes("b", seed=1), stripes("c", seed=2)]
+    one = learner(Joint())
+    one.learn(tasks[0])
+    before = one.net.head(0).weight.clone()
+    one.learn(tasks[1])
+    assert not torch.equal(one.net.head(0).weight, before)
+    one.save(tmp_path / "model.gescl")
+    loaded = Learner.load(tmp_path / "model.gescl")
+    with pytest.raises(UsageError, match="needs their images again"):
+        loaded.learn(tasks[2])
+    loaded.learn(tasks[2], earlier=tasks[:2])
+    one.learn(tasks[2])
+    assert_same_weights(one, loaded)
+
+
+@pytest.mark.parametrize("network", ["small", "ags6"])
+def test_going_on_from_a_file_equals_going_on_in_memory(tmp_path: Path, network: str) -> None:
+    tasks = [stripes(str(k), seed=k) for k in range(2)]
+    one = Learner(network, Finetune(), training=FAST)
+    one.learn(tasks[0])
+    one.save(tmp_path / "model.gescl")
+    loaded = Learner.load(tmp_path / "model.gescl")
+    assert_same_weights(one, loaded)
+    loaded.learn(tasks[1], earlier=tasks[:1])
+    one.learn(tasks[1])
+    assert_same_weights(one, loaded)
+    assert loaded.accuracy == one.accuracy
+
+
+def test_training_images_are_released_after_learning() -> None:
+    task = stripes("a")
+    images = weakref.ref(task.train.images)
+    one = learner()
+    one.learn(task)
+    del task
+    gc.collect()
+    assert images() is None
+    one.learn(stripes("b", seed=1))
+    assert None not in one.accuracy[1]  # test images are kept
+
+
+def test_a_task_without_test_images_has_null_accuracies() -> None:
+    whole = stripes("a")
+    one = learner()
+    one.learn(Task("a", whole.classes, whole.train, whole.val))
+    one.learn(stripes("b", seed=1))
+    assert one.accuracy[1][0] is None
+    assert one.average_accuracy == one.accuracy[1][1]
+
+
+def test_best_weights_by_validation_loss_are_restored() -> None:
+    epochs: list[Epoch] = []
+    one = learner(on_epoch=epochs.append, training=Training(epochs=9, lr=0.05, batch_size=32, patience=9))
+    task = stripes("a")
+    one.learn(task)
+    best = min(epochs, key=lambda epoch: epoch.val_loss)
+    assert best.best and not epochs[-1].best, "the last epoch must not be the best for this test to mean anything"
+    assert one.evaluate(task, "val") == pytest.approx(best.val_accuracy)
+
+
+def test_the_rate_is_divided_on_a_plateau_and_training_stops_below_the_least_rate() -> None:
+    epochs: list[Epoch] = []
+    schedule = Training(epochs=50, lr=0.5, batch_size=32, patience=1, lr_factor=10, min_lr=0.04)
+    learner(on_epoch=epochs.append, training=schedule).learn(stripes("a"))
+    rates = [epoch.lr for epoch in epochs]
+    assert rates[0] == 0.5 and rates[-1] == pytest.approx(0.05)
+    assert len(epochs) < 50
+
+
+def test_sgd_learns_too() -> None:
+    one = learner(training=Training(optimizer="sgd", lr=0.02, epochs=8, batch_size=32))
+    one.learn(stripes("a"))
+    assert one.accuracy[0][0] is not None and one.accuracy[0][0] > 0.5
+
+
+def test_predictions_name_classes_and_probabilities_sum_to_one() -> None:
+    task = stripes("a")
+    assert task.test is not None
+    one = learner(training=Training(epochs=8, lr=3e-3, batch_size=32))
+    one.learn(task)
+    images = task.test.images
+    prediction = one.predict(images, "a")
+    assert prediction.probabilities.sum(1) == pytest.approx(np.ones(len(images)), abs=1e-5)
+    right = [label == task.classes[k] for label, k in zip(prediction.labels, task.test.labels.tolist(), strict=True)]
+    assert sum(right) / len(right) == pytest.approx(one.accuracy[0][0])
+    channels_last = one.predict(images.permute(0, 2, 3, 1).numpy(), "a")
+    assert channels_last.labels == prediction.labels
+
+
+def test_a_failure_while_learning_leaves_the_learner_as_it_was() -> None:
+    one = learner()
+    one.learn(stripes("a"))
+    before = {name: tensor.clone() for name, tensor in weights(one).items()}
+
+    def interrupt(epoch: Epoch) -> None:
+        if epoch.epoch == 2:
+            raise KeyboardInterrupt
+
+    one.on_epoch = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        one.learn(stripes("b", seed=1))
+    assert one.tasks == ["a"]
+    assert weights(one).keys() == before.keys()
+    assert all(torch.equal(tensor, weights(one)[name]) for name, tensor in before.items())
+    one.on_epoch = None
+    one.learn(stripes("b", seed=1))
+    undisturbed = learner()
+    undisturbed.learn(stripes("a"))
+    undisturbed.learn(stripes("b", seed=1))
+    assert_same_weights(one, undisturbed)
+
+
+def test_a_loss_that_explodes_is_an_error_not_a_result() -> None:
+    with pytest.raises(DataError, match="no longer a finite number"):
+        learner(training=Training(optimizer="sgd", lr=1e18, epochs=3, batch_size=32)).learn(stripes("a"))
+
+
+def test_mistakes_are_named() -> None:
+    one = learner()
+    with pytest.raises(UsageError, match="nothing has been learned yet"):
+        one.predict(np.zeros((1, 3, 16, 16), np.uint8), "a")
+    with pytest.raises(UsageError, match="nothing has been learned yet"):
+        one.capacity()
+    one.learn(stripes("a"))
+    with pytest.raises(UsageError, match="learned already"):
+        one.learn(stripes("a"))
+    with pytest.raises(UsageError, match="unknown task 'b'"):
+        one.predict(np.zeros((1, 3, 16, 16), np.uint8), "b")
+    with pytest.raises(DataError, match=r"3×12×12.*3×16×16"):
+        one.learn(stripes("c", shape=(3, 12, 12)))
+    with pytest.raises(DataError, match="1×16×16"):
+        one.predict(np.zeros((1, 16, 16), np.uint8), "a")
+    with pytest.raises(UsageError, match="device 'nowhere' is not available"):
+        learner(device="nowhere")
+    with pytest.raises(UsageError, match="did you mean 'frozen'"):
+        learner("frozn")
+
+
+def test_a_file_that_is_not_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="does not exist"):
+        Learner.load(tmp_path / "none.gescl")
+    (tmp_path / "text.gescl").write_text("not a model")
+    with pytest.raises(DataError, match="not a file of gescl's"):
+        Learner.load(tmp_path / "text.gescl")
+    one = learner()
+    one.learn(stripes("a"))
+    one.save(tmp_path / "model.gescl")
+    whole = (tmp_path / "model.gescl").read_bytes()
+    (tmp_path / "half.gescl").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match="damaged"):
+        Learner.load(tmp_path / "half.gescl")
+    (tmp_path / "odd.gescl").write_bytes(whole.replace(b'\\"network\\": \\"small\\"', b'\\"network\\": \\"ags6\\" '))
+    with pytest.raises(DataError, match="damaged"):
+        Learner.load(tmp_path / "odd.gescl")

@@ -1,0 +1,215 @@
+"""Run a recipe for a seed: records, checkpoints, resume.
+
+A run lives in `OUT/NAME/METHOD/seed-N/`: `recipe.toml`, `events.jsonl`, `model.gescl` after every task, and
+`samples.safetensors` and `result.json` when it is done. A run with a `result.json` is finished and never run again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Generator
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from . import metrics
+from .errors import DataError, UsageError
+from .learner import Learner, TaskRecord
+from .recipe import Recipe
+from .store import append_line, write_bytes, write_json, write_tensors
+from .streams import STREAMS, TaskStream
+from .training import Epoch
+
+RESULT_FORMAT = 1
+SAMPLES_PER_TASK = 8
+
+
+@dataclass
+class Experiment:
+    """One recipe, one seed, one folder.
+
+    result = Experiment(load_recipe("digits"), seed=0, out=Path("runs")).run()
+    """
+
+    recipe: Recipe
+    seed: int = 0
+    out: Path = Path("runs")
+    data: Path | None = None
+    device: str = "auto"
+    progress: bool = True
+    on_epoch: Callable[[Epoch], None] | None = None
+    folder: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.folder = self.out / self.recipe.name / self.recipe.label / f"seed-{self.seed}"
+
+    def run(self, resume: bool = False) -> dict[str, Any]:
+        """Run to the end, or give the result that is there."""
+        for _ in self.tasks(resume):
+            pass
+        return self.result()
+
+    def finished(self) -> bool:
+        return (self.folder / "result.json").is_file()
+
+    def result(self) -> dict[str, Any]:
+        """The result of a finished run."""
+        try:
+            content = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise DataError(f"{self.folder / 'result.json'} cannot be read: {error}") from error
+        assert isinstance(content, dict)
+        return content
+
+    def stream(self) -> TaskStream:
+        return STREAMS[self.recipe.stream].load(self.recipe.stream_options, self.seed, self.data)
+
+    def tasks(self, resume: bool = False) -> Generator[tuple[Learner, TaskRecord], None, None]:
+        """Learn task after task; after each, the learner and what was measured. Nothing if the run is finished."""
+        if not self._claim(resume):
+            return
+        stream = self.stream()
+        learner = self._learner()
+        learned = len(learner.records)
+        earlier = list(stream[:learned])  # a reloaded learner has none of their test images
+        for task in stream[learned:]:
+            record = learner.learn(task, earlier)
+            earlier = []
+            learner.save(self.folder / "model.gescl")
+            self._log({"event": "task", "task": record.name, **asdict(record), "filters": _filters(learner)})
+            yield learner, record
+        write_tensors(self.folder / "samples.safetensors", *_samples(learner, stream))
+        write_json(self.folder / "result.json", _result(self.recipe, self.seed, learner))
+
+    def _claim(self, resume: bool) -> bool:
+        """Make the folder this run's own; False if the run is finished already."""
+        file = self.folder / "recipe.toml"
+        recipe = self.recipe.to_toml()
+        if file.is_file():
+            if file.read_text(encoding="utf-8") != recipe:
+                raise UsageError(f"{self.folder} holds a run of another recipe; choose another --out, or remove it")
+            if self.finished():
+                return False
+            if not resume:
+                raise UsageError(f"{self.folder} holds an unfinished run; --resume goes on with it, or remove it")
+        elif self.folder.is_dir() and any(self.folder.iterdir()):
+            raise UsageError(f"{self.folder} exists and is not a run of gescl's; choose another --out")
+        write_bytes(file, recipe.encode())
+        return True
+
+    def _learner(self) -> Learner:
+        """A new learner, or the one saved after the last finished task."""
+        model, events = self.folder / "model.gescl", self.folder / "events.jsonl"
+        if model.is_file():
+            learner = Learner.load(model, device=self.device, progress=self.progress)
+            lines = events.read_text(encoding="utf-8").splitlines(keepends=True) if events.is_file() else []
+            known = [line for line in lines if json.loads(line)["task"] in learner.tasks]
+            write_bytes(events, "".join(known).encode())
+        else:
+            learner = Learner(
+                self.recipe.network,
+                self.recipe.method,
+                training=self.recipe.training,
+                device=self.device,
+                seed=self.seed,
+                progress=self.progress,
+            )
+            write_bytes(events, b"")
+        learner.on_epoch = self._epoch
+        return learner
+
+    def _epoch(self, epoch: Epoch) -> None:
+        self._log({"event": "epoch", **asdict(epoch)})
+        if self.on_epoch:
+            self.on_epoch(epoch)
+
+    def _log(self, event: dict[str, Any]) -> None:
+        append_line(self.folder / "events.jsonl", event)
+
+
+def set_threads(threads: int | None = None) -> int:
+    """Fix the number of CPU threads of this process: what is asked for, or all cores up to four.
+
+    The networks are small: beyond four threads they gain little, and a fixed rule keeps results comparable.
+    """
+    threads = threads or min(
+        4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    torch.set_num_threads(threads)
+    return threads
+
+
+def _result(recipe: Recipe, seed: int, learner: Learner) -> dict[str, Any]:
+    matrix = learner.accuracy
+    seconds = sum(record.seconds for record in learner.records)
+    images = sum(record.train_images * record.epochs for record in learner.records)
+    validation = [list(record.val_accuracy) for record in learner.records]
+    return {
+        "format": RESULT_FORMAT,
+        "recipe": recipe.name,
+        "method": recipe.label,
+        "seed": seed,
+        "tasks": learner.tasks,
+        "accuracy": matrix,
+        "average_accuracy": metrics.average_accuracy(matrix),
+        "average_accuracies": metrics.average_accuracies(matrix),
+        "forgetting": metrics.forgetting(matrix),
+        "learning_accuracy": metrics.learning_accuracy(matrix),
+        "backward_transfer": metrics.backward_transfer(matrix),
+        "first_task_retention": metrics.first_task_retention(matrix),
+        "accuracy_before_end": [list(record.accuracy_before_end) for record in learner.records],
+        "validation": {
+            "accuracy": validation,
+            "average_accuracy": metrics.average_accuracy(validation),
+            "forgetting": metrics.forgetting(validation),
+        },
+        "free_filters": [record.free_filters for record in learner.records],
+        "important_filters": [record.important_filters for record in learner.records],
+        "parameters": sum(p.numel() for p in learner.net.parameters()),
+        "model_bytes": sum(t.numel() * t.element_size() for t in learner.net.state_dict().values()),
+        "state_bytes": learner.state_bytes,
+        "epochs": [record.epochs for record in learner.records],
+        "seconds": seconds,
+        "seconds_per_task": [record.seconds for record in learner.records],
+        "images_per_second": images / seconds,
+        "threads": torch.get_num_threads(),
+        "device": str(learner.device),
+        "versions": {
+            "gescl": version("gescl"),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+        },
+    }
+
+
+def _filters(learner: Learner) -> dict[str, dict[str, list[float]]]:
+    """Per layer what is known of every filter: Γ and M of GESCL, gates of HAT."""
+    known = learner.keeper.filters()
+    return {
+        layer.name: {name: values[layer.slice].float().tolist() for name, values in known.items()}
+        for layer in learner.net.graph.layers
+        if known
+    }
+
+
+def _samples(learner: Learner, stream: TaskStream) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """A few test images a task, their labels, and what the final network says of them."""
+    tensors, header = {}, []
+    for index, task in enumerate(stream):
+        header.append({"task": task.name, "classes": task.classes})
+        if task.test is None:
+            continue
+        spread = torch.linspace(0, len(task.test) - 1, min(SAMPLES_PER_TASK, len(task.test))).long()
+        chosen = task.test[spread]
+        tensors[f"{index}.images"] = chosen.images
+        tensors[f"{index}.labels"] = chosen.labels
+        tensors[f"{index}.predictions"] = learner.predict(chosen.images, task.name).probabilities
+    return tensors, {"tasks": header}

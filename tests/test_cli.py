@@ -1,0 +1,84 @@
+"""The command as a person types it: in its own process, by exit code and words."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+QUICK = ["--set", "training.epochs=1", "--set", "stream.tasks=2", "--threads", "1"]
+
+
+def gescl(*arguments: str | Path, cwd: Path, limit: int | None = None) -> subprocess.CompletedProcess[str]:
+    command = Path(sys.executable).with_name("gescl")
+
+    def small_files() -> None:
+        if limit is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    return subprocess.run(
+        [command, *map(str, arguments)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        preexec_fn=small_files,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+
+
+def test_run_writes_a_result_and_says_where(tmp_path: Path) -> None:
+    done = gescl("run", "digits", "--method", "finetune", "--seed", "1", "--seed", "2", *QUICK, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for seed in (1, 2):
+        folder = Path("runs/digits/finetune") / f"seed-{seed}"
+        assert (tmp_path / folder / "result.json").is_file()
+        assert f"written to {folder}" in done.stdout
+
+
+def test_streams_are_listed(tmp_path: Path) -> None:
+    done = gescl("data", "list", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "scripts" in done.stdout and "digits" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["run", "nothing"], 2, "unknown recipe 'nothing'"),
+        (["run", "digits", "--method", "gesl"], 2, "did you mean 'gescl'"),
+        (["run", "digits", "--set", "training.epochs=-1"], 2, "training.epochs must be > 0, got -1"),
+        (["run", "digits", "--set", "stream.name=digit"], 2, "unknown stream 'digit'"),
+        (["run", "digits", "--set", "training.epoks=1"], 2, "did you mean 'epochs'"),
+        (["run", "digits", "--device", "abacus"], 2, "device 'abacus' is not available"),
+        (["run", "digits", "--seed", "x"], 2, "Invalid value for '--seed'"),
+        (["fly"], 2, "No such command"),
+        (["run", "digits", "--set", "training.epochs=1", "--out", "file/runs"], 1, "cannot write"),
+    ],
+)
+def test_a_mistake_gets_one_message_and_an_exit_code(
+    tmp_path: Path, arguments: list[str], code: int, message: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    done = gescl(*arguments, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk_is_an_error_that_loses_nothing(tmp_path: Path) -> None:
+    first = gescl("run", "digits", "--method", "finetune", *QUICK, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    kept = (tmp_path / "runs/digits/finetune/seed-0/result.json").read_bytes()
+    done = gescl("run", "digits", "--method", "finetune", "--seed", "5", *QUICK, cwd=tmp_path, limit=20_000)
+    assert done.returncode == 1
+    assert "cannot write" in done.stderr and "Traceback" not in done.stderr
+    assert not list((tmp_path / "runs").rglob(".*")), "temporary files stay behind"
+    assert (tmp_path / "runs/digits/finetune/seed-0/result.json").read_bytes() == kept
+    resumed = gescl("run", "digits", "--method", "finetune", "--seed", "5", *QUICK, "--resume", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from gescl import DataError, Experiment, Learner, Recipe, UsageError, load_recipe
-from gescl.experiment import set_threads
 from gescl.store import read_tensors
 
 QUICK = ["training.epochs=2", "stream.tasks=3"]
@@ -100,8 +99,3 @@ def test_a_damaged_result_is_an_error_that_names_the_file(tmp_path: Path) -> Non
     (experiment.folder / "result.json").write_text("{")
     with pytest.raises(DataError, match=r"result\.json cannot be read"):
         experiment.result()
-
-
-def test_threads_follow_a_fixed_rule() -> None:
-    assert set_threads(1) == 1 == torch.get_num_threads()
-    assert 1 <= set_threads() <= 4

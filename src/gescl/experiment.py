@@ -7,7 +7,6 @@ A run lives in `OUT/NAME/METHOD/seed-N/`: `recipe.toml`, `events.jsonl`, `model.
 from __future__ import annotations
 
 import json
-import os
 import platform
 from collections.abc import Callable, Generator
 from dataclasses import asdict, dataclass, field
@@ -131,18 +130,6 @@ class Experiment:
 
     def _log(self, event: dict[str, Any]) -> None:
         append_line(self.folder / "events.jsonl", event)
-
-
-def set_threads(threads: int | None = None) -> int:
-    """Fix the number of CPU threads of this process: what is asked for, or all cores up to four.
-
-    The networks are small: beyond four threads they gain little, and a fixed rule keeps results comparable.
-    """
-    threads = threads or min(
-        4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    torch.set_num_threads(threads)
-    return threads
 
 
 def _result(recipe: Recipe, seed: int, learner: Learner) -> dict[str, Any]:

@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UsageError
-from .experiment import Experiment, set_threads
+from .experiment import Experiment
 from .methods import method_class
+from .process import prepare_process
 from .recipe import Recipe, load_recipe, read_toml
 from .store import write_json
 
@@ -105,7 +106,7 @@ def run_sweep(
     threads = max(1, (os.cpu_count() or 1) // jobs)
     context = multiprocessing.get_context("spawn")  # forked threads of torch would hang
     outcomes = []
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=set_threads, initargs=(threads,)) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=prepare_process, initargs=(threads,)) as pool:
         waiting = {pool.submit(run_cell, cell, out, data, device): cell for cell in cells}
         for future in as_completed(waiting):
             cell = waiting[future]

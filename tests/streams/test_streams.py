@@ -7,7 +7,9 @@ from gescl.streams import STREAMS, StreamOptions, load_stream, stream_names
 
 
 def test_every_stream_says_what_it_is_and_takes_no_unknown_option() -> None:
-    assert stream_names() == ("scripts", "digits", "folder")
+    assert stream_names() == (
+        "scripts", "digits", "svhn", "cifar10-100", "cifar-100", "imagenet-50", "folder",
+    )  # fmt: skip
     for spec in STREAMS.values():
         assert issubclass(spec.options, StreamOptions)
         assert spec.summary and "\n" not in spec.summary and len(spec.summary) < 90

@@ -68,11 +68,14 @@ def test_a_stream_loads_a_task_only_when_it_comes() -> None:
 def test_a_stream_keeps_no_task_it_has_handed_out() -> None:
     stream = Counted("a", "b").stream
     steps = iter(stream)
-    for task in (next(steps), stream[0], stream.task("b")):
-        seen: list[weakref.ref[Any]] = [weakref.ref(task), weakref.ref(task.train.images)]
-    del task
+    seen: list[weakref.ref[Any]] = []
+    asks: list[Callable[[], Task]] = [lambda: next(steps), lambda: stream[0], lambda: stream.task("b")]
+    for ask in asks:
+        loaded = ask()
+        seen += [weakref.ref(loaded), weakref.ref(loaded.train.images)]
+    del loaded
     gc.collect()
-    assert [ref() for ref in seen] == [None, None]
+    assert [ref() for ref in seen] == [None] * 6
     assert next(steps).name == "b"
 
 

@@ -1,0 +1,20 @@
+"""Process-wide settings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import torch
+
+from gescl.process import prepare_process
+
+
+def test_threads_follow_a_fixed_rule() -> None:
+    assert prepare_process(1) == 1 == torch.get_num_threads()
+    assert 1 <= prepare_process() <= 4
+
+
+def test_importing_gescl_changes_no_setting_of_the_process() -> None:
+    code = "import torch; before = torch.get_num_threads(); import gescl; assert torch.get_num_threads() == before"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

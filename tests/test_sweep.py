@@ -1,0 +1,114 @@
+"""Sweeps: what is run, what is chosen, and that neither time nor test labels change the choice."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gescl import UsageError, load_recipe
+from gescl.sweep import Cell, Outcome, choose, read_grid, run_sweep, sweep_cells
+
+QUICK = ["training.epochs=1", "stream.tasks=2"]
+
+
+def grid(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "grid.toml"
+    path.write_text(text)
+    return path
+
+
+def outcome(mu_s: float, seed: int, validation: float, forgetting: float, test: float) -> Outcome:
+    recipe = load_recipe("digits", settings=[f"method.mu_s={mu_s}"]).model_copy(update={"variant": f"mu_s={mu_s}"})
+    result = {
+        "validation": {"average_accuracy": validation, "forgetting": forgetting},
+        "average_accuracy": test,
+        "forgetting": 0.0,
+        "learning_accuracy": test,
+        "free_filters": [],
+    }
+    return Outcome(Cell(recipe, {"mu_s": mu_s}, seed), result)
+
+
+def best(rows: list[dict[str, Any]]) -> Any:
+    (row,) = [row for row in rows if row["best"]]
+    return row["settings"]
+
+
+def test_a_grid_is_every_combination_of_every_table(tmp_path: Path) -> None:
+    path = grid(tmp_path, "[[gescl]]\nmu_s = [1, 2]\nmu_p = [0, 3]\n[[gescl]]\nmu_s = [inf]\n")
+    grids = read_grid(path, ["gescl", "finetune"])
+    assert len(grids["gescl"]) == 5 and {"mu_s": 2, "mu_p": 3} in grids["gescl"]
+    assert grids["finetune"] == [{}]
+    cells = sweep_cells("digits", grids, seeds=[0, 1], settings=QUICK)
+    assert len(cells) == 12
+    assert len({(cell.recipe.label, cell.seed) for cell in cells}) == 12
+
+
+def test_a_bad_cell_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    path = grid(tmp_path, "[gescl]\nmu_s = [1, -1]\n")
+    with pytest.raises(UsageError, match=r"method\.mu_s must be ≥ 0"):
+        sweep_cells("digits", read_grid(path, ["gescl"]), [0], QUICK)
+    with pytest.raises(UsageError, match="unknown method"):
+        read_grid(grid(tmp_path, "[gesc]\n"), ["gescl"])
+    with pytest.raises(UsageError, match="no cell"):
+        run_sweep([], tmp_path)
+
+
+def test_the_best_mean_validation_accuracy_is_chosen_and_ties_go_to_lower_forgetting() -> None:
+    rows = choose([outcome(1, 0, 0.8, 0.1, 0.5), outcome(1, 1, 0.6, 0.1, 0.5), outcome(2, 0, 0.7, 0.0, 0.1)])
+    assert best(rows) == {"mu_s": 2}
+    rows = choose([outcome(1, 0, 0.9, 0.1, 0.1), outcome(2, 0, 0.7, 0.0, 0.9)])
+    assert best(rows) == {"mu_s": 1}
+
+
+def test_test_accuracies_cannot_change_the_choice() -> None:
+    outcomes = [
+        outcome(mu_s, seed, 0.5 + mu_s / 100 + seed / 1000, 0.1, 0.9 - mu_s / 10)
+        for mu_s in range(4)
+        for seed in (0, 1)
+    ]
+    chosen = best(choose(outcomes))
+    scrambled = []
+    for number, one in enumerate(outcomes):
+        result: dict[str, Any] = copy.deepcopy(dict(one.result or {}))
+        result |= {"average_accuracy": (number * 37 % 11) / 11, "forgetting": number / 10, "learning_accuracy": 0.0}
+        scrambled.append(Outcome(one.cell, result))
+    assert best(choose(scrambled)) == chosen == {"mu_s": 3}
+
+
+def test_a_failed_cell_is_reported_and_its_setting_not_chosen(tmp_path: Path) -> None:
+    path = grid(tmp_path, '[[finetune]]\n"training.lr" = [1e-3]\n[[finetune]]\n"training.lr" = [1e30]\n')
+    cells = sweep_cells("digits", read_grid(path, ["finetune"]), [0], [*QUICK, "training.optimizer=sgd"])
+    rows = run_sweep(cells, tmp_path / "out", jobs=2)
+    failed = next(row for row in rows if row["settings"] == {"training.lr": 1e30})
+    assert "no longer a finite number" in failed["errors"]["0"]
+    assert best(rows) == {"training.lr": 1e-3}
+    assert json.loads((tmp_path / "out" / "digits" / "sweep.json").read_text()) == rows
+
+
+def test_a_sweep_that_is_killed_again_and_again_ends_as_one_left_alone(tmp_path: Path) -> None:
+    path = grid(tmp_path, "[gescl]\nmu_s = [1, 50]\nmu_p = [0.1, 2]\n")
+    command = [str(Path(sys.executable).with_name("gescl")), "sweep", "digits", "--grid", str(path), "--jobs", "2"]
+    command += ["--method", "gescl", "--method", "finetune", "--seed", "0", "--seed", "1"]
+    command += [part for setting in QUICK for part in ("--set", setting)]
+    for pause in (4.0, 6.0, 5.0):
+        process = subprocess.Popen([*command, "--out", "killed"], cwd=tmp_path, start_new_session=True)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(pause)
+        with suppress(ProcessLookupError):  # it was faster
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    for out in ("killed", "alone"):
+        done = subprocess.run([*command, "--out", out], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    killed, alone = (json.loads((tmp_path / out / "digits" / "sweep.json").read_text()) for out in ("killed", "alone"))
+    assert killed == alone

@@ -9,6 +9,7 @@ import pytest
 
 from gescl import Gescl, UsageError, load_recipe
 from gescl.recipe import shipped_recipes
+from gescl.training import Training
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -45,6 +46,14 @@ def test_what_the_command_line_sets_wins(tmp_path: Path) -> None:
         assert recipe.training.epochs == 2
 
 
+def test_a_preset_sets_all_of_training_and_later_settings_change_it() -> None:
+    reference = Training(optimizer="adam", lr=1e-3, batch_size=256, epochs=100, patience=5, lr_factor=3, min_lr=1e-4)
+    for name in shipped_recipes():
+        assert load_recipe(name, settings=["training=reference"]).training == reference
+    recipe = load_recipe("digits", settings=["training.lr=1", "training=reference", "training.epochs=2"])
+    assert recipe.training == reference.model_copy(update={"epochs": 2})
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -61,6 +70,8 @@ def test_what_the_command_line_sets_wins(tmp_path: Path) -> None:
         (["network=tiny"], "unknown network 'tiny'"),
         (["network=3"], "network must be a string"),
         (["training=3"], "training is a table"),
+        (["training=referense"], "unknown training 'referense'; did you mean 'reference'"),
+        (["method=reference"], "method is a table"),
         (["network.depth=3"], "network is not a table"),
         (["nonsense"], "write KEY=VALUE"),
     ],

@@ -21,20 +21,20 @@ needed to repeat the run.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import tomlkit
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from .errors import DataError, UsageError, unknown
 from .methods import Method, method_class
 from .networks.cnn import NETWORKS
 from .streams import STREAMS
-from .training import Training
+from .training import PRESETS, Training
+from .validation import validated
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -42,7 +42,6 @@ else:
     import tomli as tomllib
 
 SECTIONS = ("name", "network", "stream", "training", "method", "methods", "variants")
-Model = TypeVar("Model", bound=BaseModel)
 
 
 class Recipe(BaseModel):
@@ -158,11 +157,15 @@ def _table(where: str, tables: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _put(tables: dict[str, Any], key: str, value: Any, where: str) -> None:
-    """Set a value by its full name."""
+    """Set a value by its full name, or all of `training` by the name of a preset."""
     first, _, rest = key.partition(".")
     if first not in ("name", "network", "stream", "training", "method"):
         raise UsageError(f"{where}: {unknown('key', first, ('network', 'stream', 'training', 'method'))}")
-    if not rest:
+    if key == "training" and isinstance(value, str):
+        if value not in PRESETS:
+            raise UsageError(f"{where}: {unknown('training', value, PRESETS)}")
+        tables[key] = PRESETS[value].model_dump()
+    elif not rest:
         if first not in ("name", "network"):
             raise UsageError(f"{where}: {first} is a table; set one of its keys, as in {first}.KEY=VALUE")
         tables[first] = value
@@ -199,39 +202,8 @@ def _validated(where: str, tables: dict[str, Any], variant: str | None) -> Recip
         name=tables["name"],
         network=tables["network"],
         stream=stream_name,
-        stream_options=validated(STREAMS[stream_name].options, stream, f"{where}: stream"),
-        training=validated(Training, _table(where, tables, "training"), f"{where}: training"),
-        method=validated(method_type, method, f"{where}: method"),
+        stream_options=validated(STREAMS[stream_name].options, stream, f"{where}: stream."),
+        training=validated(Training, _table(where, tables, "training"), f"{where}: training."),
+        method=validated(method_type, method, f"{where}: method."),
         variant=variant,
     )
-
-
-def validated(model: type[Model], table: Mapping[str, Any], where: str) -> Model:
-    """A model from a table of a file, or an error that names the key, the value and what is allowed."""
-    try:
-        return model.model_validate_json(json.dumps(table, default=str), strict=True)
-    except ValidationError as error:
-        raise UsageError("\n".join(f"{where}{_complaint(model, e)}" for e in error.errors())) from error
-
-
-def _complaint(model: type[BaseModel], error: Any) -> str:
-    key = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "extra_forbidden":
-        return f": {unknown('key', key, model.model_fields)}"
-    if error["type"] == "missing":
-        return f".{key} is missing"
-    context = error.get("ctx", {})
-    rules = {
-        "greater_than": "must be > {gt:g}",
-        "greater_than_equal": "must be ≥ {ge:g}",
-        "less_than": "must be < {lt:g}",
-        "less_than_equal": "must be ≤ {le:g}",
-        "literal_error": "must be {expected}",
-        "int_type": "must be a whole number",
-        "int_from_float": "must be a whole number",
-        "float_type": "must be a number",
-        "bool_type": "must be true or false",
-        "string_type": "must be a string",
-    }
-    rule = rules[error["type"]].format(**context) if error["type"] in rules else f"is wrong: {error['msg']}"
-    return f".{key} {rule}, got {json.dumps(error['input'], default=str)}"

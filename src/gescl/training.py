@@ -33,6 +33,14 @@ class Training(BaseModel):
     min_lr: PositiveFloat = Field(1e-5, description="a task ends when the rate falls below this")
 
 
+PRESETS = {
+    # What the experiments that ours are compared with were run with; a recipe's own values fit its budget.
+    "reference": Training(
+        optimizer="adam", lr=1e-3, batch_size=256, epochs=100, patience=5, lr_factor=3.0, min_lr=1e-4
+    ),
+}
+
+
 @dataclass(frozen=True)
 class Epoch:
     """What one epoch came to."""

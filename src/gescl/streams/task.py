@@ -9,11 +9,12 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from ..errors import DataError, UsageError, unknown
 from ..randomness import generator
+from ..validation import validated
 
 CHANNELS = (1, 3, 4)
 
@@ -169,16 +170,7 @@ class StreamOptions(BaseModel):
     @classmethod
     def checked(cls: type[Options], stream: str, **values: Any) -> Options:
         """The options, or a UsageError that names the wrong one and says what would be right."""
-        for key in values:
-            if key not in cls.model_fields:
-                raise UsageError(f"stream {stream!r}: {unknown('option', key, cls.model_fields)}")
-        try:
-            return cls(**values)
-        except ValidationError as invalid:
-            error = invalid.errors()[0]
-            key = ".".join(map(str, error["loc"]))
-            wrong = error["msg"].removeprefix("Value error, ").replace("Input should", "must")
-            raise UsageError(f"stream {stream!r}: {key} {wrong}, got {error['input']!r}") from None
+        return validated(cls, values, f"stream {stream!r}: ", word="option")
 
 
 def stratified_split(

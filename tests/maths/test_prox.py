@@ -85,9 +85,9 @@ def test_plasticity_meets_the_optimality_conditions(
 
 
 @DTYPES
-@pytest.mark.parametrize("power", [0.1, 0.3, 1, 3, 10])
+@pytest.mark.parametrize("power", [0.3, 1, 3])
 def test_plasticity_converges_on_filters_that_newton_finds_hardest(dtype: torch.dtype, power: float) -> None:
-    d, n = 2304, 40
+    d, n = 2304, 32
     crowded = np.repeat((1 - np.linspace(0, 1, d) ** power)[None], n, axis=0)
     v, a, b = rows(
         crowded,
@@ -98,6 +98,24 @@ def test_plasticity_converges_on_filters_that_newton_finds_hardest(dtype: torch.
     x = plasticity_prox(v, a, b)
     for x_row, v_row, a_row, b_row in zip(*map(exactly, (x, v, a, b)), strict=True):
         assert oracle.kkt_residual(x_row, v_row, a_row, b_row) <= TOLERANCE[dtype]
+
+
+@DTYPES
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    problem=problems(),
+    power=st.one_of(st.floats(-4, 0), st.floats(-18, 9)),
+    fraction=st.sampled_from([0.0, 0.01, 0.5, 0.99]),
+)
+def test_fewer_rounds_for_a_small_number_are_enough(
+    dtype: torch.dtype, problem: tuple[oracle.Vector, oracle.Vector, oracle.Vector], power: float, fraction: float
+) -> None:
+    (v,) = rows(problem[0], dtype=dtype)
+    a = (fraction * v.double().norm(dim=1).max()).to(dtype).item()
+    b = torch.tensor(10**power / v.shape[1], dtype=dtype).item()
+    x = plasticity_prox(v, a, b)
+    for x_row, v_row in zip(exactly(x), exactly(v), strict=True):
+        assert oracle.kkt_residual(x_row, v_row, a, b) <= TOLERANCE[dtype]
 
 
 @DTYPES
@@ -217,9 +235,9 @@ def test_a_row_of_zeros_stays_zero(group: float, exclusive: float) -> None:
     assert torch.equal(plasticity_prox(v, torch.tensor([group]), torch.tensor([exclusive]))[0], torch.zeros(2))
 
 
-@pytest.mark.parametrize("size", [1e-10, 1e-18, 1e-19, 1e-20, 1e-30, 1e-44])
+@pytest.mark.parametrize("size", [1e-10, 1e-18, 1e-20, 2e-23, 1e-30, 1e-44])
 def test_a_filter_decayed_out_of_range_stays_finite(size: float) -> None:
-    v = size * torch.randn(1, 1000, generator=torch.Generator().manual_seed(0))
+    v = size * torch.rand(1, 50_000, generator=torch.Generator().manual_seed(0))  # at 2e-23 S/R², were R 0, overflows
     for group in (0.0, torch.tensor([0.0]), size):
         x = plasticity_prox(v, group, 0.01)
         assert torch.isfinite(x).all() and (x.abs() <= v.abs()).all()

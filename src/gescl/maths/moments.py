@@ -40,9 +40,7 @@ class RunningMoments:
             raise ValueError(f"samples of shape {tuple(self._mean.shape)} before, {tuple(batch.shape[1:])} now")
         # Sums of the distance from the first sample: one pass, and exact where a sum of squares would lose everything
         # to a large mean. The first sample is within √N deviations of the mean, so the cancellation below is mild.
-        shift = batch[:1].to(
-            torch.float64
-        )  # not batch[0]: a tensor without dimensions would not lift float32 to float64
+        shift = batch[:1].to(torch.float64)  # not batch[0]: without a dimension it would not make float32 float64
         first = batch[: max(1, _AT_ONCE // max(1, shift.numel()))]
         distance, total, squares = (torch.zeros_like(first, dtype=torch.float64) for _ in range(3))
         for part in torch.split(batch, len(first)):

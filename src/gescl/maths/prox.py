@@ -11,9 +11,9 @@ import math
 import torch
 from torch import Tensor
 
-# Newton rounds until the KKT residual stays within 1e-5 (float32) or 1e-12 (float64) of max(1, ‖v‖₂). Searches over
-# adversarial filters (power laws, ties near the peak, b from 1e-5 to 1e12, d up to 2304) needed 8 and 9; the default
-# weights of a network need 2 or 3. A further round squares the error, so the margin is one round or two.
+# Newton rounds until the KKT residual stays within 1e-5 (float32) or 1e-12 (float64) of max(1, ‖v‖₂), whatever b:
+# searches over adversarial filters (power laws, ties near the peak, b from 1e-5 to 1e12, d up to 2304) needed 8 and 9.
+# A further round squares the error, so the margin is one round or two.
 _ROUNDS = {torch.float32: 9, torch.float64: 11}
 
 
@@ -47,33 +47,49 @@ def plasticity_prox(v: Tensor, group: float | Tensor, exclusive: float | Tensor)
     tensor([[1.5000, 0.0000]])
 
     Minimises ½‖x−v‖² + a‖x‖₂ + b‖x‖₁² with a = `group` = αμ_Pψ and b = `exclusive` = αμ_P(1−ψ)/2, finite numbers ≥ 0
-    or one per filter. A filter becomes zero if and only if ‖v‖₂ ≤ a. A number 0 (not a tensor of zeros) takes a shorter
-    way to the same result.
+    or one per filter. A filter becomes zero if and only if ‖v‖₂ ≤ a. Numbers are faster than tensors: a number 0 takes
+    a shorter way, and a small b fewer rounds.
     """
     if v.dtype not in _ROUNDS:
         raise TypeError(f"plasticity_prox needs float32 or float64 filters, got {v.dtype}")
     a, b2 = _column("group", group, v), 2 * _column("exclusive", exclusive, v)
-    if isinstance(exclusive, (int, float)) and exclusive == 0:
+    if not isinstance(exclusive, Tensor) and exclusive == 0:
         norm = _length(v)
         return v * ((norm - a).clamp_min_(0) / norm.clamp_min(_smallest(v)))
     u = v.abs()
     # ‖x‖₂ ≥ (‖v‖₂ − a)/(1 + 2bd): R is convex in τ with slope ≥ −√d, and τ ≤ 2b√d·‖x‖₂. Rounding of R − a can
     # therefore neither kill a living filter nor, the bound being 0 there, revive a dead one.
     floor = (_length(u) - a).clamp_min_(0).div_(1 + b2 * v.shape[1])
-    grouped = not (isinstance(group, (int, float)) and group == 0)
+    grouped = isinstance(group, Tensor) or group != 0
     y = torch.empty_like(u)
-    tau = _threshold(u, a, b2, floor, y, grouped)
+    tau = _threshold(u, a, b2, floor, y, grouped, _rounds(exclusive, v))
 
     torch.sub(u, tau, out=y).relu_()
     norm = _length(y).clamp_min_(_smallest(v))
     ratio = y.sum(1, keepdim=True).div_(norm)
-    # ‖x‖₂ as the minimum of the objective along the ray of y, R(R−a+τS/R)/(R²+2bS²)·R. At the root this *is* R − a,
+    # ‖x‖₂ where the objective is least along the ray of y: (R − a + τS/R)/(1 + 2bS²/R²). At the root this *is* R − a,
     # but R − a alone cancels when b is large, and 2b‖x‖₁ would magnify what is left.
     length = (norm - a).addcmul_(ratio, tau).div_((b2 * ratio).mul_(ratio).add_(1))
     return torch.copysign(y.mul_(torch.maximum(length, floor).div_(norm)), v)
 
 
-def _threshold(u: Tensor, a: Tensor, b2: Tensor, floor: Tensor, y: Tensor, grouped: bool) -> Tensor:
+def _rounds(exclusive: float | Tensor, v: Tensor) -> int:
+    """How many Newton rounds are enough; fewer than the most only where b is known without asking the device.
+
+    With θ = 2bd the slope of φ lies in [1, 1 + θ], and the slope after a round bounds what concavity leaves of φ: each
+    round leaves at most θ/(1 + θ) of it. It starts below θ‖v‖₂/√d, and the KKT residual is at most √d times it.
+    """
+    most = _ROUNDS[v.dtype]
+    if isinstance(exclusive, Tensor):
+        return most
+    theta = 2 * exclusive * v.shape[1]
+    if theta >= 1:
+        return most
+    enough = math.ceil(math.log(theta / torch.finfo(v.dtype).eps) / math.log1p(1 / theta))
+    return min(max(1, enough), most)
+
+
+def _threshold(u: Tensor, a: Tensor, b2: Tensor, floor: Tensor, y: Tensor, grouped: bool, rounds: int) -> Tensor:
     """The root τ of φ(τ) = τ − 2b (1 − a/R)₊ S of every row of u, with y as scratch (3.2).
 
     φ is concave: on a fixed support R² = S²/K + const, so S/R is concave in S and (1 − a/R) S = S − aS/R convex in τ;
@@ -84,7 +100,7 @@ def _threshold(u: Tensor, a: Tensor, b2: Tensor, floor: Tensor, y: Tensor, group
     # (1 − a/R) S grows with every element of u, so the root of the largest element alone lies left of the root. It
     # saves the rounds that a large b would spend on leaving all the others behind.
     tau = (peak - a).mul_(b2).div_(1 + b2).clamp_min_(0)
-    for _ in range(_ROUNDS[u.dtype]):
+    for _ in range(rounds):
         torch.sub(u, tau, out=y).relu_()
         total = y.sum(1, keepdim=True)
         norm = _length(y).clamp_min_(_smallest(u)) if grouped else total

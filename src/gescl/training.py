@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,9 +29,18 @@ class Training(BaseModel):
     lr: PositiveFloat = Field(1e-3, description="learning rate at the start of every task")
     batch_size: PositiveInt = Field(64, description="images per optimiser step")
     epochs: PositiveInt = Field(15, description="at most so many passes over a task's training images")
-    patience: PositiveInt = Field(5, description="epochs without a better validation loss before the rate is divided")
-    lr_factor: float = Field(3.0, gt=1, description="what the rate is divided by")
-    min_lr: PositiveFloat = Field(1e-5, description="a task ends when the rate falls below this")
+    schedule: Literal["plateau", "cosine"] = Field(
+        "plateau",
+        description="divide the rate when validation no longer improves, or let it fall along a cosine to 0 over "
+        "`epochs`, which uses few epochs better",
+    )
+    patience: PositiveInt = Field(5, description="plateau: epochs without a better validation loss before a division")
+    lr_factor: float = Field(3.0, gt=1, description="plateau: what the rate is divided by")
+    min_lr: PositiveFloat = Field(1e-5, description="plateau: a task ends when the rate falls below this")
+
+    def cosine(self, epoch: int) -> float:
+        """The rate of an epoch, counted from 1, along the cosine."""
+        return self.lr / 2 * (1 + math.cos(math.pi * (epoch - 1) / self.epochs))
 
 
 PRESETS = {
@@ -80,6 +90,8 @@ def train(
     best_loss, stale, epochs = float("inf"), 0, []
     with seeded(lesson.seed, lesson.index, "dropout"):
         for number in range(1, training.epochs + 1):
+            if training.schedule == "cosine":
+                _set_rate(optimizer, training.cosine(number))
             lr = lesson.lr
             started = time.perf_counter()
             loss, images = _one_epoch(net, keeper, lesson, order)
@@ -99,10 +111,9 @@ def train(
             name, speed = lesson.task.name, images / seconds
             epochs.append(Epoch(name, lesson.index, number, lr, loss, val_loss, val_accuracy, better, seconds, speed))
             report(epochs[-1])
-            if stale >= training.patience:
+            if training.schedule == "plateau" and stale >= training.patience:
                 stale = 0
-                for group in optimizer.param_groups:
-                    group["lr"] /= training.lr_factor
+                _set_rate(optimizer, lesson.lr / training.lr_factor)
                 if lesson.lr < training.min_lr:
                     break
     snapshot.restore()
@@ -184,6 +195,11 @@ def _optimizer(training: Training, parameters: list[nn.Parameter]) -> torch.opti
     if training.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=training.lr)
     return torch.optim.SGD(parameters, lr=training.lr, momentum=0.9)
+
+
+def _set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = lr
 
 
 def _on_device(split: Split, net: MultiHeadNet) -> Split:

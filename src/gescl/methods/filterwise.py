@@ -63,7 +63,7 @@ class FilterKeeper(Keeper[M]):
             held, free = important.nonzero().squeeze(1), (~important).nonzero().squeeze(1)
             anchor = layer.matrix()[held]  # section 4: the anchor is what stands now
             self._plans.append(Plan(number, layer, held, anchor, strength(layer)[held], free))
-        self._dead = torch.zeros_like(self.important)
+        self._dead = torch.cat([~layer.matrix().any(dim=1) for layer in self.net.graph.layers])
 
     def hold(self, rows: Tensor, plan: Plan, lr: float) -> Tensor:
         """The important filters of a layer after the prox of the stability term."""

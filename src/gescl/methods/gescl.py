@@ -123,12 +123,12 @@ class GesclKeeper(FilterKeeper[Gescl]):
         weight, exclusive = lr * self.method.mu_p, (1 - psi) / 2 / scale
         if self.method.prox == "linearised":
             return linearised_plasticity(rows, weight * psi, weight * exclusive)
-        untouched = max(0, self.method.floor(plan.layer.size) - len(plan.held))
-        if not untouched:
-            return plasticity_prox(rows, weight * psi, weight * exclusive)
-        largest = rows.norm(dim=1).topk(untouched).indices  # section 3.6
-        within_reach = rows.new_full((len(rows),), weight).index_fill_(0, largest, 0.0)
-        return plasticity_prox(rows, within_reach * psi, within_reach * exclusive)
+        shrunk = plasticity_prox(rows, weight * psi, weight * exclusive)
+        untouched = self.method.floor(plan.layer.size) - len(plan.held)
+        if untouched > 0:  # section 3.6
+            largest = rows.norm(dim=1).topk(untouched).indices
+            shrunk[largest] = rows[largest]
+        return shrunk
 
     @torch.no_grad()
     def _put_back(self) -> None:

@@ -28,7 +28,9 @@ class JointKeeper(Keeper[Joint]):
         self._seen: dict[int, Task] = {}
 
     def begin_task(self, lesson: Lesson) -> None:
-        seen = self._seen if len(self._seen) == lesson.index else dict(enumerate(lesson.earlier))
+        seen = {head: task for head, task in self._seen.items() if head < lesson.index}  # not a task that failed
+        if len(seen) < lesson.index:
+            seen = dict(enumerate(lesson.earlier))
         if len(seen) < lesson.index:
             raise UsageError(
                 f"joint learns task {lesson.task.name!r} together with the {lesson.index} before it and needs their "

@@ -1,0 +1,111 @@
+"""What measuring importance costs: EWC's Fisher, MAS and GESCL's Γ, beside plain passes over the same images.
+
+    python bench/importance.py [--images 5000] [--repeats 5] [--out results/bench-importance.json]
+
+Times are CPU time per image on one thread; every figure is a ratio between things timed alternately in this one run.
+The loop over single images is timed on a part of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (its usual name)
+
+from gescl import Ewc, Mas
+from gescl.methods.filterwise import activation_moments
+from gescl.methods.method import Lesson
+from gescl.networks.cnn import build_trunk
+from gescl.networks.multihead import MultiHeadNet
+from gescl.store import write_json
+from gescl.streams.task import Split, Task
+
+BATCH = 256
+SINGLE = 200  # images for the loop over single ones
+
+
+def prepared(network: str, shape: tuple[int, int, int], images: int) -> tuple[MultiHeadNet, Lesson]:
+    torch.manual_seed(0)
+    channels = shape[0]
+    net = MultiHeadNet(
+        build_trunk(network, shape), shape, torch.full((channels,), 120.0), torch.full((channels,), 60.0)
+    )
+    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stub
+    net.add_head(10)
+    split = Split(torch.randint(0, 256, (images, *shape), dtype=torch.uint8), torch.randint(0, 10, (images,)))
+    return net.eval(), Lesson(0, Task("t", tuple("abcdefghij"), split, split), 0, BATCH, [(0, split)], [(0, split)])
+
+
+def forward(net: MultiHeadNet, split: Split) -> None:
+    with torch.inference_mode():
+        for start in range(0, len(split), BATCH):
+            net(split.images[start : start + BATCH], 0)
+
+
+def forward_and_backward(net: MultiHeadNet, split: Split, batch: int) -> None:
+    """With the whole of the split it is what one epoch costs without its optimiser; with batches of 1, the loop that
+    a Fisher information written plainly needs."""
+    squares = [torch.zeros_like(p) for p in net.trunk.parameters()]
+    for start in range(0, len(split), batch):
+        part = split[slice(start, start + batch)]
+        loss = F.cross_entropy(net(part.images, 0), part.labels)
+        gradients = torch.autograd.grad(loss, list(net.trunk.parameters()))
+        if batch == 1:
+            torch._foreach_addcmul_(squares, gradients, gradients)
+
+
+def measure(network: str, shape: tuple[int, int, int], images: int, repeats: int) -> dict[str, float]:
+    """Median CPU seconds per image of every pass, interleaved."""
+    net, lesson = prepared(network, shape, images)
+    ((_, split),) = lesson.train
+    passes: dict[str, tuple[Callable[[], object], int]] = {
+        "forward": (lambda: forward(net, split), images),
+        "forward_backward": (lambda: forward_and_backward(net, split, BATCH), images),
+        "single_images": (lambda: forward_and_backward(net, split[slice(SINGLE)], 1), min(SINGLE, images)),
+        "ewc": (lambda: Ewc().keeper(net).end_task(lesson), images),
+        "mas": (lambda: Mas().keeper(net).end_task(lesson), images),
+        "gamma": (lambda: activation_moments(net, 0, split), images),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in passes}
+    for repeat in range(repeats + 1):
+        for name, (work, count) in passes.items():
+            started = time.process_time()
+            work()
+            if repeat:  # the first round warms up
+                seconds[name].append((time.process_time() - started) / count)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--images", type=int, default=5000)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path("results/bench-importance.json"))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    results = []
+    print("network   EWC: loop/pass  pass/(fwd+bwd)   MAS: loop/pass  pass/(fwd+bwd)   Γ: pass/fwd  images/s EWC")
+    for network, shape in (("paper3", (3, 32, 32)), ("ags6", (3, 32, 32)), ("small", (1, 28, 28))):
+        took = measure(network, shape, arguments.images, arguments.repeats)
+        ratios = {
+            "ewc_faster_than_loop": took["single_images"] / took["ewc"],
+            "ewc_per_forward_backward": took["ewc"] / took["forward_backward"],
+            "mas_faster_than_loop": took["single_images"] / took["mas"],
+            "mas_per_forward_backward": took["mas"] / took["forward_backward"],
+            "gamma_per_forward": took["gamma"] / took["forward"],
+        }
+        print(f"{network:8}", *(f"{ratio:14.2f}" for ratio in ratios.values()), f"{1 / took['ewc']:13.0f}")
+        results.append({"network": network, "shape": shape, "ewc_images_per_second": 1 / took["ewc"], **ratios})
+    write_json(
+        arguments.out,
+        {"threads": 1, "images": arguments.images, "torch": torch.__version__, "ratios": results},
+    )
+
+
+if __name__ == "__main__":
+    main()

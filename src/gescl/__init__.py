@@ -1,0 +1,43 @@
+"""One fixed-size CNN that learns task after task without forgetting, after each task's data has been deleted.
+
+from gescl import Learner, Gescl, load_stream
+learner = Learner(network="small", method=Gescl())
+for task in load_stream("digits"):
+    learner.learn(task)
+learner.average_accuracy, learner.forgetting
+"""
+
+from .errors import DataError, GesclError, UsageError
+from .experiment import Experiment
+from .learner import Learner, Prediction, TaskRecord
+from .methods import AgsCl, Ewc, Finetune, Frozen, Gescl, Hat, Joint, Mas, Method, Si
+from .recipe import Recipe, load_recipe
+from .streams import Task, TaskStream, folder_stream, load_stream
+from .training import Training
+
+__all__ = [
+    "AgsCl",
+    "DataError",
+    "Ewc",
+    "Experiment",
+    "Finetune",
+    "Frozen",
+    "Gescl",
+    "GesclError",
+    "Hat",
+    "Joint",
+    "Learner",
+    "Mas",
+    "Method",
+    "Prediction",
+    "Recipe",
+    "Si",
+    "Task",
+    "TaskRecord",
+    "TaskStream",
+    "Training",
+    "UsageError",
+    "folder_stream",
+    "load_recipe",
+    "load_stream",
+]

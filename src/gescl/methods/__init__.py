@@ -1,0 +1,43 @@
+"""How to learn without forgetting: one method a file, and the table of their names."""
+
+from ..errors import UsageError, unknown
+from .ags import AgsCl
+from .ewc import Ewc
+from .finetune import Finetune
+from .frozen import Frozen
+from .gescl import Gescl
+from .hat import Hat
+from .joint import Joint
+from .mas import Mas
+from .method import Capacity, Keeper, Lesson, Method
+from .si import Si
+
+METHODS: dict[str, type[Method]] = {
+    method.name: method for method in (Gescl, AgsCl, Ewc, Si, Mas, Hat, Finetune, Joint, Frozen)
+}
+
+
+def method_class(name: str) -> type[Method]:
+    """The method of that name."""
+    if name not in METHODS:
+        raise UsageError(unknown("method", name, METHODS))
+    return METHODS[name]
+
+
+__all__ = [
+    "METHODS",
+    "AgsCl",
+    "Capacity",
+    "Ewc",
+    "Finetune",
+    "Frozen",
+    "Gescl",
+    "Hat",
+    "Joint",
+    "Keeper",
+    "Lesson",
+    "Mas",
+    "Method",
+    "Si",
+    "method_class",
+]

@@ -1,0 +1,78 @@
+"""EWC: elastic weight consolidation (Kirkpatrick et al. 2017).
+
+A weight is held in proportion to the Fisher information that the tasks so far have about it, in the running-mean form
+with a single anchor (Huszár 2018): one number per weight, however many tasks there are.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (its usual name)
+from pydantic import Field, NonNegativeFloat
+from torch import Tensor
+
+from ..networks.multihead import MultiHeadNet
+from ..randomness import generator
+from .method import Lesson, Method
+from .quadratic import QuadraticKeeper, mean_per_image
+
+#: Images whose mean gradient common code squares; published values of λ belong to it.
+PUBLISHED_BATCH = 20
+
+
+class Ewc(Method):
+    """Hyper-parameters of EWC. λ = 25000 as published for CIFAR-10/100 goes with `fisher = "batch"`, whose Fisher is
+    about 20 times smaller than that of single images."""
+
+    name: ClassVar[str] = "ewc"
+
+    lam: NonNegativeFloat = Field(1250.0, description="λ: how strongly weights are held; 25000 / 20 (see fisher)")
+    fisher: Literal["sampled", "empirical", "batch"] = Field(
+        "sampled",
+        description="labels drawn from the model (the Fisher information), the true ones (the empirical Fisher), or "
+        "the squared mean gradient of batches of 20, as common code has it (for published λ)",
+    )
+
+    def keeper(self, net: MultiHeadNet) -> EwcKeeper:
+        return EwcKeeper(self, net)
+
+
+class EwcKeeper(QuadraticKeeper[Ewc]):
+    @property
+    def pull(self) -> float:
+        return self.method.lam  # λ/2 Σ F (θ − θ*)²
+
+    def end_task(self, lesson: Lesson) -> None:
+        fisher = self._of_batches(lesson) if self.method.fisher == "batch" else self._of_images(lesson)
+        for name, new in fisher.items():  # the running mean over tasks
+            self.importance[name] = torch.lerp(self.importance[name], new, 1 / (lesson.index + 1))
+
+    def _of_images(self, lesson: Lesson) -> dict[str, Tensor]:
+        """E over images of (∂ log p(y|x) / ∂θ)²."""
+        ((head, split),) = lesson.train
+        draw = generator(lesson.seed, lesson.index, "fisher labels")
+
+        def surprise(logits: Tensor, labels: Tensor) -> Tensor:
+            if self.method.fisher == "sampled":
+                probabilities = logits.detach().softmax(1).cpu()
+                labels = torch.multinomial(probabilities, 1, generator=draw).squeeze(1).to(logits.device)
+            return F.cross_entropy(logits, labels, reduction="none")
+
+        return mean_per_image(self.net, head, split, surprise, power=2)
+
+    def _of_batches(self, lesson: Lesson) -> dict[str, Tensor]:
+        """The mean over batches of the squared gradient of a batch's mean loss. Not a Fisher information."""
+        ((head, split),) = lesson.train
+        self.net.eval()
+        draw = generator(lesson.seed, lesson.index, "fisher batches")
+        order = torch.randperm(len(split), generator=draw)  # classes must mix, however the images are stored
+        total = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
+        for start in range(0, len(order), PUBLISHED_BATCH):
+            batch = split[order[start : start + PUBLISHED_BATCH]]
+            loss = F.cross_entropy(self.net(batch.images, head), batch.labels)
+            gradients = torch.autograd.grad(loss, list(self.parameters.values()), materialize_grads=True)
+            for sum_, gradient in zip(total.values(), gradients, strict=True):
+                sum_.addcmul_(gradient, gradient, value=len(batch) / len(split))
+        return total

@@ -1,0 +1,43 @@
+"""MAS: memory aware synapses (Aljundi et al. 2018).
+
+A weight is held in proportion to how much the squared length of the output answers to it, image by image. Labels are
+not needed.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field, NonNegativeFloat
+from torch import Tensor
+
+from ..networks.multihead import MultiHeadNet
+from .method import Lesson, Method
+from .quadratic import QuadraticKeeper, mean_per_image
+
+
+class Mas(Method):
+    """Hyper-parameters of MAS; λ = 1 is its authors', and what was published for CIFAR-10/100."""
+
+    name: ClassVar[str] = "mas"
+
+    lam: NonNegativeFloat = Field(1.0, description="λ: how strongly weights are held")
+
+    def keeper(self, net: MultiHeadNet) -> MasKeeper:
+        return MasKeeper(self, net)
+
+
+class MasKeeper(QuadraticKeeper[Mas]):
+    @property
+    def pull(self) -> float:
+        return self.method.lam  # λ/2 Σ Ω (θ − θ*)²
+
+    def end_task(self, lesson: Lesson) -> None:
+        """Ω += the mean over images of |∂‖f(x)‖₂² / ∂θ|, f being the logits (their Eq. 2)."""
+        ((head, split),) = lesson.train
+
+        def squared_length(logits: Tensor, _: Tensor) -> Tensor:
+            return logits.square().sum(1)
+
+        for name, new in mean_per_image(self.net, head, split, squared_length, power=1).items():
+            self.importance[name] = self.importance[name] + new

@@ -1,0 +1,86 @@
+"""What EWC, SI and MAS share: a spring on every weight of the trunk, as stiff as the weight is important.
+
+The penalty is pull/2 · Σ Ω (θ − θ*)². Its gradient is added by hand after the task's own, so that a method can read
+the task's gradient first, and because it costs three passes over the weights that way. θ* are the weights as the last
+task left them, so nothing but Ω is carried from task to task: one number per weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from ..maths.fisher import Power, per_sample_sums
+from ..networks.multihead import MultiHeadNet
+from ..streams.task import Split
+from .method import Keeper, Lesson, Method
+
+M = TypeVar("M", bound=Method)
+
+#: From logits (N×classes) and labels (N) to one number an image.
+Losses = Callable[[Tensor, Tensor], Tensor]
+
+
+class QuadraticKeeper(Keeper[M]):
+    """Ω of every weight, and the pull towards θ* while a task is learned. A method says how Ω grows in `end_task`."""
+
+    def __init__(self, method: M, net: MultiHeadNet) -> None:
+        super().__init__(method, net)
+        self.parameters = {name: p for name, p in net.trunk.named_parameters() if p.requires_grad}
+        self.importance = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
+
+    @property
+    def pull(self) -> float:
+        """The factor before Ω (θ − θ*) in the gradient."""
+        raise NotImplementedError
+
+    def begin_task(self, lesson: Lesson) -> None:
+        self._anchor = {name: p.detach().clone() for name, p in self.parameters.items()}
+
+    @torch.no_grad()
+    def after_backward(self, lesson: Lesson) -> None:
+        if self.pull == 0 or lesson.index == 0:  # without a past there is nothing to hold
+            return
+        gradients = {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
+        away = torch._foreach_sub([self.parameters[n] for n in gradients], [self._anchor[n] for n in gradients])
+        weights = [self.importance[n] for n in gradients]
+        torch._foreach_addcmul_(list(gradients.values()), away, weights, value=self.pull)
+
+    @torch.no_grad()
+    def value(self) -> float:
+        """The penalty as it stands."""
+        terms = [
+            self.importance[name].double() * (p - self._anchor[name]).double().square()
+            for name, p in self.parameters.items()
+        ]
+        return self.pull / 2 * float(sum(term.sum() for term in terms))
+
+    def state(self) -> dict[str, Tensor]:
+        return dict(self.importance)
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        super().load_state(state)
+        for name, tensor in state.items():
+            if tensor.shape != self.importance[name].shape:
+                raise ValueError(f"importance of {name}: shape {tuple(tensor.shape)} does not fit the weight's")
+            self.importance[name] = torch.empty_like(self.importance[name]).copy_(tensor)
+
+
+def mean_per_image(
+    net: MultiHeadNet, task: int, split: Split, losses: Losses, power: Power, batch_size: int = 256
+) -> dict[str, Tensor]:
+    """Mean over images of |∂ℓ/∂θ| to a power, image by image, for every weight of the trunk, in eval mode."""
+    net.eval()
+    total: dict[str, Tensor] = {}
+    for start in range(0, len(split), batch_size):
+        batch = split[slice(start, start + batch_size)]
+
+        def run(batch: Split = batch) -> Tensor:
+            return losses(net(batch.images, task), batch.labels)
+
+        for name, part in per_sample_sums(net.trunk, run, power).items():
+            total[name] = total[name] + part if name in total else part
+    return {name: tensor / len(split) for name, tensor in total.items()}

@@ -1,0 +1,58 @@
+"""SI: synaptic intelligence (Zenke, Poole and Ganguli 2017).
+
+A weight is held in proportion to what its way through the task has lowered the loss by. That is summed up along the
+way, so the importance costs no pass over the images.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from pydantic import Field, NonNegativeFloat, PositiveFloat
+
+from ..networks.multihead import MultiHeadNet
+from .method import Lesson, Method
+from .quadratic import QuadraticKeeper
+
+
+class Si(Method):
+    """Hyper-parameters of SI; c = 0.9 is what was published for CIFAR-10/100."""
+
+    name: ClassVar[str] = "si"
+
+    c: NonNegativeFloat = Field(0.9, description="how strongly weights are held")
+    xi: PositiveFloat = Field(
+        0.1, description="ξ: bounds the importance of weights that hardly moved (Eq. 5); 0.1 is common code's"
+    )
+
+    def keeper(self, net: MultiHeadNet) -> SiKeeper:
+        return SiKeeper(self, net)
+
+
+class SiKeeper(QuadraticKeeper[Si]):
+    @property
+    def pull(self) -> float:
+        return 2 * self.method.c  # c Σ Ω (θ − θ*)², Eq. 4
+
+    def begin_task(self, lesson: Lesson) -> None:
+        super().begin_task(lesson)
+        self.path = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
+        lesson.followers += self.path.values()  # the way to the best weights, not beyond
+
+    @torch.no_grad()
+    def after_backward(self, lesson: Lesson) -> None:
+        # Before the pull is added: a weight that is held back has not thereby become more important.
+        self._step = {name: (p.grad.clone(), p.clone()) for name, p in self.parameters.items() if p.grad is not None}
+        super().after_backward(lesson)
+
+    @torch.no_grad()
+    def after_step(self, lesson: Lesson) -> None:
+        for name, (gradient, before) in self._step.items():
+            self.path[name].addcmul_(gradient, self.parameters[name] - before, value=-1)  # w, Eq. 3
+
+    @torch.no_grad()
+    def end_task(self, lesson: Lesson) -> None:
+        for name, p in self.parameters.items():
+            moved = p - self._anchor[name]
+            self.importance[name] = self.importance[name] + self.path[name].relu() / (moved.square() + self.method.xi)

@@ -1,0 +1,142 @@
+"""Batched per-sample gradients against a plain loop, on every kind of layer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 (its usual name)
+from torch import Tensor, nn
+
+from gescl import UsageError
+from gescl.maths import fisher
+from gescl.maths.fisher import Power, per_sample_sums
+from gescl.networks.cnn import build_trunk
+
+from ..networks.test_filters import Tangle
+from ..oracles.gradients import looped_sums
+
+SAMPLES = 7
+
+
+class Odd(nn.Module):
+    """Strides, dilation, groups, kernels of even and uneven size, in-place activations, and layers of other kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.strided = nn.Conv2d(3, 6, (3, 2), stride=(2, 1), dilation=(1, 2), padding=(2, 1), groups=3)
+        self.same = nn.Conv2d(6, 8, (4, 3), padding="same", dilation=(2, 1))
+        self.norm = nn.GroupNorm(2, 8)
+        self.flat = nn.Conv1d(8, 4, 3, padding="valid", stride=2)
+        self.slope = nn.PReLU(4)
+        self.last = nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu_(self.strided(x))
+        x = torch.relu_(self.norm(self.same(x))).mean(3)
+        features: Tensor = self.last(self.slope(self.flat(x)).mean(2))
+        return features
+
+
+def network(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    if name == "linear":
+        return nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4, bias=False), nn.ReLU(), nn.Linear(4, 5))
+    trunk = {"odd": Odd, "tangle": Tangle}[name]() if name in ("odd", "tangle") else build_trunk(name, (3, 8, 8))
+    for module in trunk.modules():
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            assert module.running_mean is not None and module.running_var is not None
+            for tensor in (module.weight.data, module.bias.data, module.running_mean):
+                tensor.normal_()
+            module.running_var.uniform_(0.5, 2)
+    return trunk.eval()
+
+
+def losses_of(trunk: nn.Module, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Images, labels and a fixed head."""
+    images = torch.randn(SAMPLES, 3, 8, 8, dtype=dtype)
+    with torch.no_grad():
+        features = trunk(images).shape[1]
+    return images, torch.arange(SAMPLES) % 3, torch.randn(features, 3, dtype=dtype)
+
+
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("name", ["linear", "small", "ags6", "tangle", "odd"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
+def test_sums_over_samples_equal_a_plain_loop(name: str, power: Power, dtype: torch.dtype, tolerance: float) -> None:
+    trunk = network(name).to(dtype)
+    if name in ("small", "ags6"):  # as learners keep them
+        trunk.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stub
+    images, labels, head = losses_of(trunk, dtype)
+    sums = per_sample_sums(trunk, lambda: F.cross_entropy(trunk(images) @ head, labels, reduction="none"), power)
+    expected = looped_sums(
+        trunk, lambda n: F.cross_entropy(trunk(images[n : n + 1]) @ head, labels[n : n + 1]), SAMPLES, power
+    )
+    assert sums.keys() == expected.keys()
+    for key, value in expected.items():
+        assert value.any(), f"{key}: a gradient of zero proves nothing"
+        assert float((sums[key] - value).abs().max()) <= tolerance * float(value.max()), key
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")  # torch copies; that is all
+def test_padding_that_is_wider_on_one_side_is_on_the_right_side() -> None:
+    torch.manual_seed(0)
+    layer, images = nn.Conv2d(2, 3, (4, 2), padding="same").double(), torch.randn(SAMPLES, 2, 6, 5).double()
+    sums = per_sample_sums(layer, lambda: layer(images).square().sum((1, 2, 3)), 2)
+    expected = looped_sums(layer, lambda n: layer(images[n : n + 1]).square().sum(), SAMPLES, 2)
+    assert torch.allclose(sums["weight"], expected["weight"])
+
+
+@pytest.mark.parametrize("at_once", [1, 5000])
+def test_the_size_of_the_parts_does_not_matter(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    trunk = network("tangle")
+    images, labels, head = losses_of(trunk, torch.float32)
+
+    def sums() -> dict[str, Tensor]:
+        return per_sample_sums(trunk, lambda: F.cross_entropy(trunk(images) @ head, labels, reduction="none"), 2)
+
+    whole = sums()
+    monkeypatch.setattr(fisher, "_AT_ONCE", at_once)
+    for key, value in sums().items():
+        assert torch.allclose(value, whole[key], rtol=1e-5, atol=0), key
+
+
+def test_it_is_not_the_square_of_the_summed_gradient() -> None:
+    trunk = network("small")
+    images, labels, head = losses_of(trunk, torch.float32)
+    loss = F.cross_entropy(trunk(images) @ head, labels, reduction="none")
+    summed = torch.autograd.grad(loss.sum(), list(trunk.parameters()))
+    squares = per_sample_sums(trunk, lambda: F.cross_entropy(trunk(images) @ head, labels, reduction="none"), 2)
+    for key, gradient in zip(squares, summed, strict=True):
+        assert not torch.allclose(squares[key], gradient.square(), rtol=0.1), key
+
+
+def test_no_gradient_and_no_buffer_is_left_changed() -> None:
+    trunk = network("tangle")
+    images, labels, head = losses_of(trunk, torch.float32)
+    before = {key: tensor.clone() for key, tensor in trunk.state_dict().items()}
+    per_sample_sums(trunk, lambda: F.cross_entropy(trunk(images) @ head, labels, reduction="none"), 2)
+    assert all(p.grad is None for p in trunk.parameters())
+    assert all(torch.equal(tensor, before[key]) for key, tensor in trunk.state_dict().items())
+    assert not any(module._forward_hooks for module in trunk.modules())
+
+
+def test_parameters_that_are_fixed_or_unused_are_left_out_or_zero() -> None:
+    trunk = network("small")
+    trunk.get_submodule("conv1").requires_grad_(False)
+    trunk.register_module("spare", nn.Linear(2, 2))
+    images = torch.randn(SAMPLES, 3, 8, 8)
+    features = trunk.get_submodule("conv2")
+    sums = per_sample_sums(trunk, lambda: features(torch.relu(trunk.get_submodule("conv1")(images))).sum((1, 2, 3)), 2)
+    assert sorted(sums) == ["conv2.bias", "conv2.weight", "conv3.bias", "conv3.weight", "spare.bias", "spare.weight"]
+    assert not sums["spare.weight"].any() and not sums["conv3.weight"].any() and sums["conv2.weight"].any()
+
+
+def test_samples_that_meet_are_refused() -> None:
+    images = torch.randn(SAMPLES, 3, 8, 8)
+    tangle = network("tangle").train()
+    with pytest.raises(UsageError, match=r"layer 'norm0' .BatchNorm2d.: .* running ones"):
+        per_sample_sums(tangle, lambda: tangle(images).sum(1), 2)
+    assert not any(module._forward_hooks for module in tangle.modules())
+    twice = nn.Conv2d(3, 3, 3, padding=1)
+    with pytest.raises(UsageError, match="used twice"):
+        per_sample_sums(twice, lambda: twice(twice(images)).sum((1, 2, 3)), 2)

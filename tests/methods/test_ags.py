@@ -1,0 +1,211 @@
+"""AGS-CL against a from-scratch numpy computation, and the promises it shares with GESCL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gescl import AgsCl, Learner, Task, Training
+from gescl.methods.ags import AgsClKeeper
+from gescl.methods.filterwise import activation_moments
+from gescl.methods.method import Lesson
+from gescl.networks.multihead import MultiHeadNet
+
+from ..conftest import stripes
+from ..oracles.ags import Array, Network, Past, epoch, rows
+
+SHAPE = (1, 6, 6)
+FAST = Training(epochs=4, lr=2e-3, batch_size=16)
+
+
+class Roomy(AgsCl):
+    """Every third filter dies in the first task, so that all later tests have room in every layer."""
+
+    lam: float = 100.0
+    mu: float = 1.0
+
+    def keeper(self, net: MultiHeadNet) -> AgsClKeeper:
+        return RoomyKeeper(self, net)
+
+
+class RoomyKeeper(AgsClKeeper):
+    def end_epoch(self, lesson: Lesson) -> None:
+        if lesson.index == 0:
+            self.net.graph.erase(torch.arange(self.net.graph.size) % 3 == 0)
+        super().end_epoch(lesson)
+
+
+def keeper_of(learner: Learner) -> AgsClKeeper:
+    assert isinstance(learner.keeper, AgsClKeeper)
+    return learner.keeper
+
+
+def learned(method: AgsCl, tasks: list[Task], network: Any = "small", training: Training = FAST) -> Learner:
+    learner = Learner(network, method, training=training)
+    for task in tasks:
+        learner.learn(task)
+    return learner
+
+
+def tiny() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 12), nn.ReLU(), nn.Linear(12, 10), nn.ReLU())
+
+
+def numpy_weights(learner: Learner, head: int) -> dict[str, Array]:
+    named = dict(learner.net.trunk.named_parameters())
+    named |= {f"head.{name}": p for name, p in learner.net.heads[head].named_parameters()}
+    return {name: p.detach().double().numpy().copy() for name, p in named.items()}
+
+
+def seen(learner: Learner, task: Task) -> Array:
+    pixels = learner.net.normalise(task.train.images).flatten(1)
+    return np.asarray(pixels.double().numpy())
+
+
+def per_layer(learner: Learner, values: Tensor) -> dict[str, Any]:
+    parts = learner.net.graph.per_layer(values)
+    return {layer.name: part.numpy().copy() for layer, part in zip(learner.net.graph.layers, parts, strict=True)}
+
+
+def test_two_epochs_of_two_tasks_equal_a_computation_from_scratch() -> None:
+    method = AgsCl(lam=2.0, mu=1.5, eta=0.9, rho=0.5)
+    training = Training(optimizer="sgd", lr=0.05, epochs=2, batch_size=1000)  # one batch an epoch: no order to match
+    learner = Learner(tiny(), method, training=Training(optimizer="sgd", lr=0.05, epochs=8, batch_size=1000))
+    learner.learn(stripes("a", shape=SHAPE))
+    keeper, task = keeper_of(learner), stripes("b", shape=SHAPE, seed=1)
+    important = per_layer(learner, keeper.important)
+    assert all(mask.any() and not mask.all() for mask in important.values()), "both kinds, or the test is vacuous"
+    start = Network(numpy_weights(learner, 0))
+    past = Past(
+        important=important,
+        omega={name: value.astype(np.float64) for name, value in per_layer(learner, keeper.strength).items()},
+        anchor={layer: rows(start, layer) for layer in ("1", "3")},
+    )
+    network = start
+    epochs: list[dict[str, Array]] = []
+    learner.training = training
+
+    def compare(_: Any) -> None:
+        if not epochs:  # the head of the new task is drawn by the learner: take it over as it was at the start
+            network.weights |= {name: value for name, value in drawn.items() if name.startswith("head")}
+        epoch(network, past, seen(learner, task), task.train.labels.numpy(), lr=0.05, lam=2.0, mu=1.5)
+        for name, value in numpy_weights(learner, 1).items():
+            np.testing.assert_allclose(value, network.weights[name], rtol=1e-4, atol=1e-6, err_msg=name)
+        epochs.append({name: value.copy() for name, value in network.weights.items()})
+
+    drawn: dict[str, Array] = {}
+    begin = keeper.begin_task
+
+    def begin_task(lesson: Any) -> None:
+        begin(lesson)
+        drawn.update(numpy_weights(learner, 1))
+
+    keeper.begin_task = begin_task  # type: ignore[method-assign]
+    learner.on_epoch = compare
+    learner.learn(task)
+    assert len(epochs) == 2
+    for layer in ("1", "3"):  # every branch of the update was taken
+        held, free = important[layer], ~important[layer]
+        moved = np.linalg.norm(epochs[-1][f"{layer}.weight"] - past.anchor[layer][:, :-1], axis=1)
+        assert (moved[held] > 0).any()
+        assert (np.linalg.norm(epochs[-1][f"{layer}.weight"], axis=1)[free] == 0).any()
+    assert any(
+        (np.linalg.norm(epochs[0][f"{layer}.weight"] - past.anchor[layer][:, :-1], axis=1)[important[layer]] == 0).any()
+        for layer in ("1", "3")
+    )
+
+
+def test_importance_is_decayed_mean_activation_and_important_is_what_has_any() -> None:
+    tasks = [stripes(str(k), seed=k) for k in range(2)]
+    learner = learned(Roomy(rho=0.0, eta=0.5), tasks[:1])
+    keeper = keeper_of(learner)
+    first = keeper.strength.clone()
+    mean, _ = activation_moments(learner.net, 0, tasks[0].train)
+    assert torch.allclose(first, mean.float(), rtol=1e-4, atol=1e-7)
+    assert torch.equal(keeper.important, first > 0) and 0 < int(keeper.important.sum()) < len(first)
+    learner.learn(tasks[1])
+    assert torch.allclose(keeper.strength, 0.5 * first + keeper.last_importance)
+    assert (keeper.important | ~(first > 0)).all(), "the mask only grows"
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.25, 1.0])
+def test_a_fraction_of_free_filters_is_redrawn_and_the_rest_is_in_reserve_at_zero(rho: float) -> None:
+    learner = learned(Roomy(rho=rho), [stripes("a")])
+    graph, free = learner.net.graph, ~keeper_of(learner).important
+    for layer, part in zip(graph.layers, graph.per_layer(free), strict=True):
+        alive = layer.matrix().any(1)
+        assert int(part.sum()) > 3, "free filters, or the test is vacuous"
+        assert int((alive & part).sum()) == round(rho * int(part.sum()))
+        assert alive[~part].all()
+    reserve = torch.cat([~layer.matrix().any(1) for layer in graph.layers])
+    learner.learn(stripes("b", seed=1))
+    chosen = keeper_of(learner).redrawn
+    now_zero = torch.cat([~layer.matrix().any(1) for layer in graph.layers])
+    assert (now_zero | ~(reserve & ~chosen)).all(), "what rests in reserve stays at zero until it is redrawn"
+
+
+def test_the_reserve_rests_at_zero_even_where_the_activation_has_a_slope_there() -> None:
+    trunk = nn.Sequential(
+        nn.Conv2d(3, 9, 3), nn.LeakyReLU(), nn.MaxPool2d(4), nn.Flatten(), nn.Linear(81, 6), nn.Tanh()
+    )
+    learner = learned(Roomy(rho=0.0), [stripes("a")], trunk)
+    reserve = torch.cat([~layer.matrix().any(1) for layer in learner.net.graph.layers])
+    assert int(reserve.sum()) == 5
+    alive: list[Tensor] = []
+    learner.on_epoch = lambda _: alive.append(torch.cat([layer.matrix().any(1) for layer in learner.net.graph.layers]))
+    learner.learn(stripes("b", seed=1))
+    assert len(alive) > 1 and not any(filters[reserve].any() for filters in alive)
+
+
+@pytest.mark.parametrize("network", ["small", "ags6"])
+def test_old_tasks_do_not_depend_on_free_filters(network: str) -> None:
+    tasks = [stripes(str(k), seed=k) for k in range(2)]
+    learner = learned(Roomy(), tasks, network)
+    keeper = keeper_of(learner)
+    for part in learner.net.graph.per_layer(keeper.important):
+        assert part.any() and not part.all(), "both kinds, or the test is vacuous"
+
+    def logits() -> list[Tensor]:
+        learner.net.eval()
+        with torch.no_grad():
+            return [learner.net(task.test.images, k) for k, task in enumerate(tasks) if task.test is not None]
+
+    before = logits()
+    for layer in learner.net.graph.layers:
+        matrix, free = layer.matrix(), ~keeper.important[layer.slice]
+        matrix[free] = torch.randn(matrix[free].shape, generator=torch.Generator().manual_seed(9)) * 3
+        layer.assign(matrix)
+    assert all(torch.equal(one, other) for one, other in zip(before, logits(), strict=True))
+
+
+def test_prox_comes_once_per_epoch_and_not_after_every_step() -> None:
+    learner = Learner("small", Roomy(), training=Training(epochs=2, lr=2e-3, batch_size=16))
+    learner.learn(stripes("a"))
+    calls: list[int] = []
+    keeper = keeper_of(learner)
+    prox = keeper.prox
+    keeper.prox = lambda lesson: (calls.append(lesson.index), prox(lesson))[1]  # type: ignore[method-assign, func-returns-value]
+    learner.learn(stripes("b", seed=1))
+    assert calls == [1, 1]
+
+
+def test_strong_stability_returns_important_filters_to_their_anchor() -> None:
+    learner = learned(AgsCl(lam=1e7, mu=0), [stripes("a")])
+    important = keeper_of(learner).important.clone()
+    before = [layer.matrix() for layer in learner.net.graph.layers]
+    learner.learn(stripes("b", seed=1))
+    for layer, old, held in zip(learner.net.graph.layers, before, learner.net.graph.per_layer(important), strict=True):
+        assert held.any() and torch.equal(layer.matrix()[held], old[held])
+    assert learner.forgetting == 0
+
+
+def test_state_is_one_number_and_one_bit_per_filter() -> None:
+    learner = learned(Roomy(), [stripes("a")])
+    assert learner.state_bytes == learner.net.graph.size * (4 + 1)
+    capacity = learner.capacity()
+    assert capacity is not None and learner.records[0].free_filters == capacity.free

@@ -1,0 +1,243 @@
+"""HAT: the formulas against autograd and hand, and the promise that old tasks do not change by one bit."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gescl import Hat, Learner, Task, Training
+from gescl.methods.hat import HatKeeper, annealed, compensation
+from gescl.methods.method import Lesson
+
+from ..conftest import stripes
+from ..networks.residual import residual
+
+FAST = Training(epochs=4, lr=3e-3, batch_size=16)
+
+
+def learned(method: Hat, tasks: list[Task], network: Any = "small", training: Training = FAST) -> Learner:
+    learner = Learner(network, method, training=training)
+    for task in tasks:
+        learner.learn(task)
+    return learner
+
+
+def keeper_of(learner: Learner) -> HatKeeper:
+    assert isinstance(learner.keeper, HatKeeper)
+    return learner.keeper
+
+
+def logits(learner: Learner, task: Task, index: int) -> Tensor:
+    assert task.test is not None
+    learner.net.eval()
+    with torch.no_grad():
+        result: Tensor = learner.net(task.test.images, index)
+    return result
+
+
+# Nothing old changes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("network", "optimizer"), [("small", "adam"), ("small", "sgd"), ("ags6", "adam"), ("residual", "adam")]
+)
+def test_old_tasks_are_unchanged_to_the_last_bit(network: str, optimizer: Any) -> None:
+    tasks = [stripes(str(k), seed=k) for k in range(3)]
+    training = Training(epochs=3, lr=3e-3 if optimizer == "adam" else 0.03, batch_size=16, optimizer=optimizer)
+    learner = Learner(residual() if network == "residual" else network, Hat(), training=training)
+    after: list[Tensor] = []
+    for index, task in enumerate(tasks):
+        trunk = [p.detach().clone() for p in learner.net.trunk.parameters()] if index else []
+        learner.learn(task)
+        if index:  # or nothing would have been learned, and the test would be vacuous
+            changed = [not torch.equal(p, q) for p, q in zip(learner.net.trunk.parameters(), trunk, strict=True)]
+            assert sum(changed) > len(changed) / 2
+        after.append(logits(learner, task, index))
+        for old in range(index + 1):
+            assert torch.equal(logits(learner, tasks[old], old), after[old]), (old, index)
+    assert learner.forgetting == 0
+    for gate in learner.net.gates.values():
+        assert 0 < float(gate.mean()) < 1 and set(gate.tolist()) == {0.0, 1.0}
+
+
+def test_no_weight_between_two_used_filters_moves_and_others_do() -> None:
+    learner = learned(Hat(), [stripes("a")])
+    used = keeper_of(learner).used.bool()
+    one, two, three = used[:16], used[16:48], used[48:]
+    before = {name: p.detach().clone() for name, p in learner.net.trunk.named_parameters()}
+    learner.learn(stripes("b", seed=1))
+    held = {
+        "conv1.weight": one[:, None].expand(16, 3),  # the image counts as used
+        "conv2.weight": two[:, None] & one[None],
+        "conv3.weight": three[:, None] & two[None],
+        "conv1.bias": one,
+        "conv2.bias": two,
+        "conv3.bias": three,
+    }
+    for name, p in learner.net.trunk.named_parameters():
+        moved = (p != before[name]).reshape(*held[name].shape, -1).any(-1)
+        assert held[name].any() and not moved[held[name]].any(), name
+        assert moved[~held[name]].any(), name
+
+
+def test_the_capacity_gauge_counts_the_union_of_all_gates() -> None:
+    learner = learned(Hat(), [stripes("a"), stripes("b", seed=1)])
+    union = (learner.net.gates[0] + learner.net.gates[1]) > 0
+    capacity = learner.capacity()
+    assert capacity is not None
+    for layer in learner.net.graph.layers:
+        assert capacity.important[layer.name] == int(union[layer.slice].sum())
+        assert capacity.important[layer.name] + capacity.free[layer.name] == layer.size
+    assert learner.records[-1].free_filters == capacity.free
+    assert torch.equal(keeper_of(learner).filters()["important"], union)
+    assert learner.state_bytes == 4 * learner.net.graph.size
+
+
+def test_soft_gates_forget_little_but_are_not_exact() -> None:
+    tasks = [stripes(str(k), seed=k) for k in range(2)]
+    learner = learned(Hat(gates="soft", s_max=20), tasks[:1])
+    before = logits(learner, tasks[0], 0)
+    gate = learner.net.gates[0]
+    assert ((gate > 0.01) & (gate < 0.99)).any()
+    learner.learn(tasks[1])
+    moved = float((logits(learner, tasks[0], 0) - before).norm() / before.norm())
+    assert 0 < moved < 0.5
+    assert torch.equal(keeper_of(learner).used, torch.maximum(learner.net.gates[0], learner.net.gates[1]))
+
+
+# The formulas -------------------------------------------------------------------------------------------------------
+
+
+def test_steepness_runs_from_one_over_s_max_to_s_max_within_each_epoch() -> None:
+    learner = learned(Hat(s_max=100), [stripes("a")])
+    keeper, steps = keeper_of(learner), []
+    backward = keeper.after_backward
+
+    def watch(lesson: Lesson) -> None:
+        with torch.no_grad():
+            gate, embedding = learner.net.gates[lesson.index], keeper.embedding
+            alive = (gate - 0.5).abs().argsort()[: len(gate) // 4]  # where the logarithm below is exact
+            steps.append(float((torch.logit(gate.double())[alive] / embedding[alive]).median()))
+        backward(lesson)
+
+    keeper.after_backward = watch  # type: ignore[method-assign]
+    learner.training = Training(epochs=2, batch_size=16)
+    learner.learn(stripes("b", seed=1))  # 144 images: 9 batches of 16
+    expected = [1 / 100 + (100 - 1 / 100) * (b - 1) / (9 - 1) for b in range(1, 10)] * 2  # their Eq. 3
+    assert steps == pytest.approx(expected, rel=1e-2)
+    assert annealed(0, 400) == 1 / 400 and annealed(1, 400) == pytest.approx(400)
+
+
+@pytest.mark.parametrize("s", [1 / 400, 0.7, 20.0])
+def test_the_compensated_gradient_is_that_of_a_gate_of_steepness_one_times_s_max(s: float) -> None:
+    draw = torch.Generator().manual_seed(0)
+    embedding = (torch.randn(50, generator=draw, dtype=torch.float64) * 0.8).clamp(-1, 1).requires_grad_()
+    upstream = torch.randn(50, generator=draw, dtype=torch.float64)
+    (steep,) = torch.autograd.grad(torch.sigmoid(s * embedding) @ upstream, embedding)
+    (plain,) = torch.autograd.grad(torch.sigmoid(embedding) @ upstream, embedding)
+    # d/de σ(se) = s σ'(se) is replaced by s_max σ'(e)
+    assert torch.allclose(steep * compensation(embedding.detach(), s, 400.0), 400.0 * plain, rtol=1e-6)
+
+
+def test_compensation_stays_finite_for_any_embedding() -> None:
+    embedding = torch.tensor([-6.0, -0.01, 0.0, 6.0])
+    found = compensation(embedding, s=400.0, s_max=400.0)
+    assert torch.isfinite(found).all()
+    assert float(found[-1]) == pytest.approx((math.cosh(50) + 1) / (math.cosh(6) + 1), rel=1e-5)
+
+
+def test_the_regulariser_counts_gates_on_unused_filters_alone() -> None:
+    learner = learned(Hat(lam=0.5), [stripes("a")])
+    keeper = keeper_of(learner)
+    task = stripes("b", seed=1)
+    lesson = Lesson(1, task, 0, 16, [(1, task.train)], [(1, task.val)])
+    keeper.used = torch.linspace(0, 1, learner.net.graph.size)
+    keeper.begin_task(lesson)
+    keeper.begin_step(lesson, 0.3)
+    gate = torch.sigmoid((1 / 400 + (400 - 1 / 400) * 0.3) * keeper.embedding.detach())
+    expected = 0.5 * sum(m * (1 - u) for m, u in zip(gate.tolist(), keeper.used.tolist(), strict=True))
+    expected /= sum(1 - u for u in keeper.used.tolist())
+    assert float(keeper.penalty(lesson).detach()) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_new_embedding_is_drawn_from_the_normal_distribution_by_seed_and_task() -> None:
+    wide = nn.Sequential(nn.Flatten(), nn.Linear(16, 4000), nn.ReLU())
+    learner = Learner(wide, Hat(), training=Training(epochs=1, batch_size=144))
+    learner.learn(stripes("a", 2, shape=(1, 4, 4)))
+    keeper, drawn = keeper_of(learner), []
+    for index, seed in ((0, 0), (1, 0), (0, 1)):
+        task = stripes("b", 2, shape=(1, 4, 4))
+        keeper.begin_task(Lesson(index, task, seed, 16, [], []))
+        drawn.append(keeper.embedding.detach())
+    for one in drawn:
+        assert float(one.mean()) == pytest.approx(0, abs=0.06) and float(one.std()) == pytest.approx(1, abs=0.05)
+    assert not torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+
+
+def test_embeddings_stay_within_their_bound() -> None:
+    learner = learned(Hat(), [stripes("a")], training=Training(epochs=2, lr=2.0, batch_size=16, optimizer="adam"))
+    embedding = keeper_of(learner).embedding.detach()
+    assert float(embedding.abs().max()) <= 6.0
+
+
+def test_the_embedding_takes_a_multiple_of_the_optimisers_step() -> None:
+    far = {}
+    for rate in (1.0, 10.0):
+        training = Training(epochs=1, lr=1e-3, batch_size=144)  # a single step of Adam, whose first is lr long
+        learner = learned(Hat(embedding_rate=rate, lam=0), [stripes("a")], training=training)
+        keeper = keeper_of(learner)
+        now = keeper.embedding.detach().clone()
+        keeper.begin_task(Lesson(0, stripes("a"), 0, 144, [], []))
+        far[rate] = float((now - keeper.embedding.detach()).abs().median())
+    assert far[1.0] == pytest.approx(1e-3, rel=1e-3) and far[10.0] == pytest.approx(1e-2, rel=1e-3)
+
+
+def test_a_larger_price_leaves_more_filters_free() -> None:
+    free = []
+    for lam in (0.0, 20.0):
+        learner = learned(Hat(lam=lam), [stripes("a")], training=Training(epochs=4, lr=2e-2, batch_size=16))
+        free.append(int((keeper_of(learner).used == 0).sum()))
+    assert free[1] > free[0] + 10, free
+
+
+# Odd ends -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_validated_is_what_is_used_afterwards() -> None:
+    epochs: list[Any] = []
+    learner = Learner("small", Hat(), training=FAST, on_epoch=epochs.append)
+    task = stripes("a")
+    learner.learn(task)
+    best = min(epochs, key=lambda epoch: epoch.val_loss)
+    assert learner.evaluate(task, "val") == pytest.approx(best.val_accuracy)
+
+
+def test_a_network_whose_every_filter_is_used_goes_on_learning_heads() -> None:
+    learner = learned(Hat(), [stripes("a")])
+    keeper_of(learner).used[:] = 1.0
+    before = [p.detach().clone() for p in learner.net.trunk.parameters()]
+    record = learner.learn(stripes("b", 2, seed=1))
+    assert all(torch.equal(p, q) for p, q in zip(learner.net.trunk.parameters(), before, strict=True))
+    assert record.accuracy[1] is not None and record.accuracy[1] > 0.5
+
+
+def test_a_failed_task_leaves_gates_and_mask_as_they_were() -> None:
+    tasks = [stripes(str(k), seed=k) for k in range(2)]
+    learner = learned(Hat(), tasks[:1])
+    used, before = keeper_of(learner).used.clone(), logits(learner, tasks[0], 0)
+
+    def interrupt(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    learner.on_epoch = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        learner.learn(tasks[1])
+    assert list(learner.net.gates) == [0] and torch.equal(keeper_of(learner).used, used)
+    assert torch.equal(logits(learner, tasks[0], 0), before)
+    learner.on_epoch = None
+    learner.learn(tasks[1])
+    assert torch.equal(logits(learner, tasks[1], 1), logits(learned(Hat(), tasks), tasks[1], 1))

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from .archives import WHOLE
+from .server import Site, serving
 
 
 @pytest.fixture(autouse=True)
@@ -11,3 +15,11 @@ def cache_folder_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     folder = tmp_path / "cache"
     monkeypatch.setenv("GESCL_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """A web server on this machine that has one archive."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with serving(Site({"set.tar.gz": WHOLE})) as site:
+        yield site

@@ -1,0 +1,94 @@
+"""A data set of many classes, cut into tasks of a few.
+
+Its images lie sorted by class, so a task is one slice of them: loading it reads that part of the file and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import DataError
+from .mapped import Arrays, New, file_state, mapped
+from .task import Task, TaskSource
+
+LAYOUT = 1  # part of the cache's key: count it up when the arrays below change
+SPLITS = ("train", "test")
+
+Pixels = npt.NDArray[np.uint8]
+Labels = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Images of `classes`, decoded by `make` when first asked for, and taken from the cache after that.
+
+    `make` fills an array N×C×H×W and one of class starts for each split: see `make_split`. `origin` and `state()`
+    say what the images are made from, and which version of it, as `mapped` needs to know.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    origin: object
+    state: Callable[[], object]
+    make: Callable[[New], None]
+
+    @staticmethod
+    def of_files(name: str, classes: tuple[str, ...], files: list[Path], make: Callable[[New], None]) -> DataSet:
+        origin = [str(file.resolve()) for file in files]
+        return DataSet(name, classes, origin, lambda: [file_state(file) for file in files], make)
+
+    @cached_property
+    def arrays(self) -> Arrays:
+        names = [f"{split}{part}" for split in SPLITS for part in ("", "_starts")]
+        return mapped(self.name, (LAYOUT, self.origin), self.state(), names, self.make)
+
+    def sources(self, size: int, name: Callable[[range], str], val_fraction: float, seed: int) -> list[TaskSource]:
+        """One task for every `size` consecutive classes, named by `name(classes)`."""
+        groups = [range(start, start + size) for start in range(0, len(self.classes), size)]
+        return [
+            TaskSource(name(group), self._names(group), partial(self._task, name(group), group, val_fraction, seed))
+            for group in groups
+        ]
+
+    def _names(self, group: range) -> tuple[str, ...]:
+        return self.classes[group.start : group.stop]
+
+    def _task(self, name: str, group: range, val_fraction: float, seed: int) -> Task:
+        train, test = (self._slice(split, group) for split in SPLITS)
+        return Task.from_arrays(name, *train, *test, classes=self._names(group), val_fraction=val_fraction, seed=seed)
+
+    def _slice(self, split: str, group: range) -> tuple[Pixels, Labels]:
+        starts = self.arrays[f"{split}_starts"]
+        images = self.arrays[split][starts[group.start] : starts[group.stop]]
+        return images, np.repeat(np.arange(len(group)), np.diff(starts[group.start : group.stop + 1]))
+
+
+def make_split(new: New, split: str, shape: tuple[int, ...], counts: Iterable[int]) -> tuple[Pixels, Labels]:
+    """Room for the images of one split, and where each class's images start in it; the last start is the end."""
+    starts = new(f"{split}_starts", (len(list(counts)) + 1,), np.int64)
+    starts[1:] = np.cumsum(list(counts))
+    return new(split, (int(starts[-1]), *shape), np.uint8), starts
+
+
+def sort_into(new: New, split: str, parts: list[tuple[Pixels, Any]], classes: int, where: Path) -> None:
+    """Write the images of one split by class, in their order within a class."""
+    labels = np.concatenate([np.asarray(label) for _, label in parts])
+    wrong = (labels < 0) | (labels >= classes)
+    if wrong.any():
+        raise DataError(f"{where}: label {labels[wrong][0]} is out of range; labels run from 0 to {classes - 1}")
+    images, starts = make_split(new, split, parts[0][0].shape[1:], np.bincount(labels, minlength=classes).tolist())
+    filled = starts[:-1].copy()
+    for pixels, label in parts:  # part by part: all of them in one array would be a second copy in memory
+        order = np.argsort(label, kind="stable")
+        target = 0
+        for number, count in enumerate(np.bincount(label, minlength=classes).tolist()):
+            images[filled[number] : filled[number] + count] = pixels[order[target : target + count]]
+            filled[number] += count
+            target += count

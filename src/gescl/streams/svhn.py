@@ -1,0 +1,58 @@
+"""`svhn`: 32×32 colour photographs of house numbers' digits, two consecutive digits a task."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import DataError
+from .catalog import COLLECTED, located
+from .dataset import DataSet, Labels, Pixels, sort_into
+from .mapped import New
+from .task import StreamOptions, TaskStream
+
+SHAPE = (32, 32, 3)  # of an image in the file, where the images' number comes last
+TEN = 10  # the label of the digit 0: MATLAB counts from 1
+
+
+class SvhnOptions(StreamOptions):
+    """Options of the `svhn` stream."""
+
+
+def svhn_stream(options: SvhnOptions, seed: int, data: Path | None = None) -> TaskStream:
+    """Tasks "0-1", "2-3", … "8-9"; `seed` draws the validation split."""
+    folder = located("svhn", data)
+    files = [folder / file for file in COLLECTED["svhn"].files]
+    data_set = DataSet.of_files("svhn", tuple("0123456789"), files, partial(_make, files))
+    sources = data_set.sources(2, lambda digits: f"{digits[0]}-{digits[-1]}", options.val_fraction, seed)
+    return TaskStream("svhn", sources).first(options.tasks)
+
+
+def _make(files: list[Path], new: New) -> None:
+    for split, file in zip(("train", "test"), files, strict=True):
+        sort_into(new, split, [_read(file)], 10, file)
+
+
+def _read(file: Path) -> tuple[Pixels, Labels]:
+    from scipy.io import loadmat  # slow to import, and only needed here
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # scipy warns of variables it could not read, and leaves them out
+            content = loadmat(file, variable_names=["X", "y"])
+    except NotImplementedError:
+        raise DataError(f"{file} is a MATLAB 7.3 file; SVHN is published as version 5") from None
+    except Exception as error:  # scipy's reader raises nearly anything on a damaged file
+        if isinstance(error, OSError) and error.strerror:
+            raise DataError(f"cannot read {file}: {error.strerror}") from None
+        raise DataError(f"{file} is damaged, or not a MATLAB file: {error}") from None
+    pixels, labels = content.get("X"), content.get("y")
+    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[:-1] != SHAPE:
+        raise DataError(f"{file}: X should be an array of 8-bit numbers, 32×32×3 by the number of images")
+    if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu" or labels.size != pixels.shape[-1]:
+        raise DataError(f"{file}: y should be {pixels.shape[-1]} whole numbers, one an image")
+    digits = labels.astype(np.int64).ravel()
+    return pixels.transpose(3, 2, 0, 1), np.where(digits == TEN, 0, digits)

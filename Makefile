@@ -1,12 +1,13 @@
 # make demo    watch it work            make test    what CI runs
 # make setup   only install             make check   format, lint, types
+# make test-browser   the report's page in Chromium, where there is one
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test check format clean
+.PHONY: setup demo test test-browser check format clean
 
 setup: $(STAMP)
 
@@ -26,6 +27,16 @@ check: setup
 
 test: check
 	@$(BIN)/pytest --numprocesses auto --cov --cov-report term:skip-covered --cov-fail-under 90
+
+CHROMIUM := $(shell for name in chromium chromium-browser google-chrome; do command -v $$name && break; done)
+
+test-browser: setup
+ifeq ($(CHROMIUM),)
+	@echo "test-browser: skipped, chromium not found (on Debian: apt-get install chromium)"
+else
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[browser]"
+	@GESCL_CHROMIUM=$(CHROMIUM) $(BIN)/pytest tests/browser
+endif
 
 format: setup
 	@$(BIN)/ruff format .

@@ -1,0 +1,174 @@
+"""The command line: a thin shell, every command one call that a notebook could make."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from .demo import run_demo
+from .errors import GesclError
+from .experiment import Experiment
+from .live import LiveView
+from .process import prepare_process
+from .progress import PlainView, Watcher, share, watch
+from .recipe import load_recipe
+from .streams import STREAMS
+from .streams.catalog import STREAM_SETS, data_folder, sets_of
+from .streams.download import download
+from .sweep import Outcome, read_grid, run_sweep, sweep_cells
+from .tensorboard import TensorBoardLog
+
+app = typer.Typer(
+    name="gescl",
+    help="One fixed-size CNN that learns task after task without forgetting.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(help="The data sets behind the streams.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+console = Console()
+
+Out = Annotated[Path, typer.Option(help="Folder the runs are written to.")]
+Data = Annotated[Path | None, typer.Option(envvar="GESCL_DATA", help="Folder of the data sets; ./data unless given.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores up to four unless given.")]
+
+
+@app.command()
+def run(
+    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of a shipped recipe.")],
+    method: Annotated[str | None, typer.Option(help="The method, instead of the recipe's.")] = None,
+    variant: Annotated[str | None, typer.Option(help="A variant that the recipe names.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Seed of a run; repeat it for several.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, as in training.epochs=5.")] = None,
+    data: Data = None,
+    out: Out = Path("runs"),
+    device: Annotated[str, typer.Option(help="cpu, cuda, …; auto takes a GPU if there is one.")] = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run.")] = False,
+    threads: Threads = None,
+    live: Annotated[bool, typer.Option("--live/--plain", help="A live view, or a line a task.")] = console.is_terminal,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="TensorBoard events, beside the run.")] = False,
+) -> None:
+    """Run a recipe: learn its stream task after task and write what was measured."""
+    chosen = load_recipe(recipe, method=method, variant=variant, settings=set_ or ())
+    prepare_process(threads)
+    for number in seed or [0]:
+        experiment = Experiment(chosen, number, out, data, device, progress=not live)
+        tasks, title = experiment.stream().names, f"{chosen.name} · {chosen.label} · seed {number}"
+        watchers: list[Watcher] = []
+        if live:
+            watchers.append(LiveView(console, title, tasks, chosen.training.epochs))
+        else:
+            console.print(title, markup=False)
+            watchers.append(PlainView(console, len(tasks)))
+        if tensorboard:
+            watchers.append(TensorBoardLog(experiment.folder / "tensorboard", chosen.training.epochs))
+        watch(experiment, watchers, resume)
+        result = experiment.result()
+        console.print(
+            f"  average accuracy {share(result['average_accuracy'])}, forgetting {share(result['forgetting'])}; "
+            f"written to {experiment.folder}",
+            soft_wrap=True,
+        )
+
+
+@app.command()
+def sweep(
+    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of a shipped recipe.")],
+    grid: Annotated[Path, typer.Option(help="TOML file: per method a table of lists of values to try.")],
+    method: Annotated[list[str], typer.Option(help="A method to try settings of; repeat it for several.")],
+    seed: Annotated[list[int] | None, typer.Option(help="Seed of a run; repeat it for several.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE for every cell.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, each in a process of its own.")] = 1,
+    data: Data = None,
+    out: Out = Path("sweeps"),
+    device: Annotated[str, typer.Option(help="cpu, cuda, …; auto takes a GPU if there is one.")] = "auto",
+) -> None:
+    """Try settings and choose the best of each method by validation accuracy. Goes on where it was stopped."""
+    cells = sweep_cells(recipe, read_grid(grid, method), seed or [0], set_ or ())
+    done = 0
+
+    def tell(outcome: Outcome) -> None:
+        nonlocal done
+        done += 1
+        words = outcome.error or f"validation {share(outcome.result['validation']['average_accuracy'])}"  # type: ignore[index]
+        console.print(f"  {done:3}/{len(cells)}  {outcome.cell.recipe.label}  seed {outcome.cell.seed}: {words}")
+
+    for row in run_sweep(cells, out, jobs=jobs, data=data, device=device, on_outcome=tell):
+        mark = "best of " + row["method"] if row["best"] else ""
+        accuracy = share(row["validation_accuracy"])
+        console.print(f"  {accuracy}  {row['method']}  {row['settings']}  {mark}", soft_wrap=True)
+
+
+@app.command()
+def report(
+    runs: Annotated[Path, typer.Argument(help="Folder of runs, at any depth.")],
+    out: Annotated[Path | None, typer.Option(help="Folder of the report; RUNS/report unless given.")] = None,
+) -> None:
+    """Turn a folder of runs into one page to look at, with figures and tables for a paper."""
+    from .report import write_report  # matplotlib is slow to import, and only needed here
+
+    page = write_report(runs, out or runs / "report")
+    console.print(f"Report: {page}", soft_wrap=True, markup=False)
+
+
+@app.command()
+def demo(
+    out: Out = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Seed of the runs.")] = 0,
+    threads: Threads = None,
+) -> None:
+    """Watch a small CNN learn writing system after writing system: fine-tuned, frozen, and with GESCL."""
+    prepare_process(threads)
+    run_demo(out, seed, console)
+
+
+@data_app.command("list")
+def data_list(data: Data = None) -> None:
+    """The streams that recipes can name, and whether their images are there."""
+    folder = data_folder(data)
+    table = Table("stream", "what it is", "images", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name, spec in STREAMS.items():
+        sets = sets_of(name) if name in STREAM_SETS else []
+        lacking = [collected.name for collected in sets if collected.missing(folder)]
+        built_in = "yours" if name == "folder" else "built in"
+        table.add_row(
+            name, spec.summary, f"missing: {', '.join(lacking)}" if lacking else "there" if sets else built_in
+        )
+    console.print(table)
+    console.print(
+        f"\nData sets are looked for in {folder.absolute()} (--data DIR or GESCL_DATA=DIR for another folder); "
+        "gescl data download STREAM gets what is missing.",
+        soft_wrap=True,
+    )
+
+
+@data_app.command("download")
+def data_download(
+    name: Annotated[str, typer.Argument(help="A stream, as in gescl data list, or one of its data sets.")],
+    data: Data = None,
+) -> None:
+    """Fetch a data set from its official address into the data folder; goes on where it was stopped."""
+    if name in STREAMS and name not in STREAM_SETS:
+        console.print(f"stream {name!r} needs no download")
+        return
+    for collected in sets_of(name):
+        download(collected, data_folder(data), lambda line: console.print(line, soft_wrap=True, highlight=False))
+
+
+def main() -> None:
+    """The `gescl` command: a user's mistake is one line on standard error and an exit code, never a traceback."""
+    try:
+        app()
+    except GesclError as error:
+        command = " ".join(["gescl", *sys.argv[1:2]])
+        print(f"{command}: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("interrupted; finished tasks are kept", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,125 @@
+"""Capacity over time: how many filters of each layer are important, free, redrawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.patches import Patch
+
+from .drawing import Drawing
+from .labels import wrapped
+from .parts import first_good, read_events
+from .runs import Group, Run
+from .statistics import mean_over_runs
+from .style import GRID, INK, MUTED, Looks, panels, task_axis
+
+Counts = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Filters of one layer after each task, mean over runs: they sum to its size."""
+
+    important: Counts
+    redrawn: Counts
+    resting: Counts
+
+    @property
+    def size(self) -> int:
+        return round(float(self.important[0] + self.redrawn[0] + self.resting[0]))
+
+
+def draw_capacity(group: Group, look: Looks) -> Drawing | None:
+    """Stacked bars, one a task: one row of panels a method that tells important filters from free ones."""
+    known = {label: layers for label, runs in group.methods.items() if (layers := layers_of(group, label, runs))}
+    if not known:
+        return None
+    columns = max(len(layers) for layers in known.values())
+    size = (max(1.15, min(2.0, 6.0 / columns)), 1.1)
+    left = 0.42 + 0.12 * max(wrapped(label).count("\n") + 1 for label in known)
+    figure, axes = panels(len(known), columns, size, left=left, top=0.56, gap=(0.42, 0.34), share=False)
+    tasks = len(group.tasks)
+    for row, (label, layers) in enumerate(known.items()):
+        for column in range(columns):
+            panel = axes[row][column]
+            if column >= len(layers):
+                panel.set_visible(False)
+                continue
+            name, layer = list(layers.items())[column]
+            colour = look[label].colour
+            _area(panel, np.zeros(tasks), layer.important, colour, 1.0)
+            _area(panel, layer.important, layer.important + layer.redrawn, colour, 0.3)
+            _area(panel, layer.important + layer.redrawn, np.full(tasks, float(layer.size)), "none", 1.0)
+            panel.set_title(f"{name} · {layer.size} filters", fontsize=7.5)
+            panel.set_ylim(0, layer.size)
+            panel.set_yticks([0, layer.size // 2, layer.size])
+            panel.grid(visible=False)
+            task_axis(panel, tasks, "after task" if row == len(known) - 1 else "")
+            panel.tick_params(labelbottom=row == len(known) - 1)
+            panel.set_xlim(0.4, tasks + 0.6)
+        axes[row][0].set_ylabel(wrapped(label))
+    handles = [
+        Patch(facecolor=MUTED, label="important: held for old tasks"),
+        Patch(facecolor=MUTED, alpha=0.3, label="free, redrawn for the next task"),
+    ]
+    if any(layer.resting.any() for layers in known.values() for layer in layers.values()):
+        handles.append(Patch(facecolor="none", edgecolor=GRID, label="free, set aside"))
+    figure.legend(handles=handles, loc="upper left", ncols=3, borderaxespad=0.3, handlelength=1.2, labelcolor=INK)
+    told = "; ".join(
+        f"{label}: " + ", ".join(f"{name} {layer.important[-1]:.0f} of {layer.size}" for name, layer in layers.items())
+        for label, layers in known.items()
+    )
+    return Drawing(
+        "capacity",
+        "Important and free filters",
+        "Filters of each layer after each task, mean over seeds. When the full colour reaches the top, the layer has "
+        "no filter left that a new task could make its own.",
+        f"Stacked bars of filters per layer and task. Important after the last task: {told}.",
+        figure,
+        wide=True,
+    )
+
+
+def _area(axes: Axes, low: Counts, high: Counts, colour: str, alpha: float) -> None:
+    """Bars from `low` to `high`, one a task, as one collection."""
+    corners = zip(np.arange(len(low)) + 1, low, high, strict=True)
+    bars = [[(x - 0.42, a), (x + 0.42, a), (x + 0.42, b), (x - 0.42, b)] for x, a, b in corners if b > a]
+    outline = {"edgecolor": GRID, "linewidth": 0.8} if colour == "none" else {"linewidth": 0}
+    axes.add_collection(PolyCollection(bars, facecolor=colour, alpha=alpha, **outline), autolim=False)
+
+
+def layers_of(group: Group, label: str, runs: list[Run]) -> dict[str, Layer]:
+    """Per layer the mean counts over a method's runs; empty where the method does not tell filters apart."""
+    important = [run.result.important_filters for run in runs if run.result.important_filters]
+    free = [run.result.free_filters for run in runs if run.result.free_filters]
+    tasks = len(group.tasks)
+    if not important or any(after is None or len(run) != tasks for run in [*important, *free] for after in run):
+        return {}
+    layers = {}
+    for name in important[0][0] or {}:
+        held = _mean(important, name)
+        rest = _mean(free, name)
+        redrawn = np.minimum(_redrawn(group, label, name, rest), rest)
+        layers[name] = Layer(held, redrawn, rest - redrawn)
+    return layers
+
+
+def _mean(counts: list[list[dict[str, int] | None]], layer: str) -> Counts:
+    return mean_over_runs(np.array([[(after or {}).get(layer, 0) for after in run] for run in counts], dtype=float))
+
+
+def _redrawn(group: Group, label: str, layer: str, free: Counts) -> Counts:
+    """How many filters were redrawn after each task, by the log of the run with the smallest seed, as a share of its
+    free ones; all free filters where no log says."""
+    events = first_good(group, label, read_events, "Redrawn filters")
+    share = np.ones(len(free))
+    for index, task in enumerate(events.tasks[: len(free)] if events else []):
+        filters = task.get("filters", {}).get(layer, {})
+        if "redrawn" in filters and "important" in filters:
+            idle = len(filters["important"]) - sum(filters["important"])
+            share[index] = sum(filters["redrawn"]) / idle if idle else 0.0
+    return free * share

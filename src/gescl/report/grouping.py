@@ -1,0 +1,106 @@
+"""Which runs belong together: those of one recipe, method by method. Never an average over different settings."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from .runs import Group, Run, unique
+from .style import method_order
+
+
+def group_runs(runs: Sequence[Run]) -> list[Group]:
+    """Runs by recipe, and within it by method; what differs between groups of one name is their detail."""
+    by_setting: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: (run.result.recipe, run.setting)):
+        by_setting.setdefault(run.setting, []).append(run)
+    names = [members[0].result.recipe for members in by_setting.values()]
+    slugs = _slugs(names)
+    groups = []
+    for (setting, members), name, slug in zip(by_setting.items(), names, slugs, strict=True):
+        rivals = [other for other, rival in zip(by_setting, names, strict=True) if rival == name]
+        detail = _difference(setting, rivals) if len(rivals) > 1 else ""
+        methods = _by_method(members)
+        groups.append(Group(name, detail, slug, methods, list(_remarks(methods))))
+    return groups
+
+
+def _by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    settings: dict[str, list[str]] = {}
+    for run in runs:
+        settings.setdefault(run.result.method, []).append(run.method_setting)
+    methods: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.result.seed):
+        label = run.result.method
+        rivals = unique(settings[label])
+        if len(rivals) > 1:
+            label += f" ({_difference(run.method_setting, rivals)})"
+        methods.setdefault(label, []).append(run)
+    return {label: methods[label] for label in sorted(methods, key=method_order)}
+
+
+def _difference(setting: str, rivals: Iterable[str]) -> str:
+    """The values of a setting that not all rivals share: "training.epochs=4"."""
+    tables = [_flat(json.loads(rival)) for rival in rivals]
+    own = _flat(json.loads(setting))
+    keys = [key for key in own if len({json.dumps(table.get(key)) for table in tables}) > 1 and key != "known"]
+    if not own.get("known", True):
+        return f"settings unknown, {own['tasks']} tasks"
+    return ", ".join(f"{key}={own[key]}" for key in keys)
+
+
+def _flat(table: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(table, dict):
+        return {prefix: table}
+    return {
+        name: value
+        for key, inner in table.items()
+        for name, value in _flat(inner, f"{prefix}.{key}" if prefix else key).items()
+    }
+
+
+def _slugs(names: Iterable[str]) -> list[str]:
+    """A folder name for each, safe on any file system and different from the others."""
+    slugs: list[str] = []
+    for name in names:
+        stem = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "runs"
+        number = 1
+        while (slug := stem if number == 1 else f"{stem}-{number}") in slugs:
+            number += 1
+        slugs.append(slug)
+    return slugs
+
+
+def _remarks(methods: dict[str, list[Run]]) -> Iterable[str]:
+    runs = [run for members in methods.values() for run in members]
+    seeds = {run.result.seed for run in runs}
+    for label, members in methods.items():
+        missing = sorted(seeds - {run.result.seed for run in members})
+        if missing:
+            listed = ", ".join(map(str, missing))
+            yield f"{label} has no run with seed {listed}; its mean is over the {len(members)} it has."
+    if len(runs[0].result.tasks) == 1:
+        yield "There is only one task: forgetting and backward transfer cannot be measured."
+    if len({tuple(run.result.tasks) for run in runs}) > 1:
+        yield "The order of tasks differs between runs; task 2 is the second task learned, whichever it was."
+    if any(run.recipe is None for run in runs):
+        yield (
+            "The settings of these runs are not known (recipe.toml is missing or cannot be read): "
+            "they were put together by the recipe's name alone."
+        )
+    yield from _differences_of_machine(runs)
+
+
+def _differences_of_machine(runs: Sequence[Run]) -> Iterable[str]:
+    for what, values in (
+        ("CPU threads", {str(run.result.threads) for run in runs}),
+        ("devices", {str(run.result.device) for run in runs}),
+    ):
+        if len(values) > 1:
+            yield f"The runs used different {what} ({', '.join(sorted(values))}): their times cannot be compared."
+    for package in ("gescl", "torch"):
+        versions = {run.result.versions.get(package, "unknown") for run in runs}
+        if len(versions) > 1:
+            yield f"The runs used different versions of {package}: {', '.join(sorted(versions))}."

@@ -1,0 +1,144 @@
+"""Importance of every filter as sorted strips, and what the first layer's filters see."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib import colormaps
+from matplotlib.collections import PatchCollection
+from matplotlib.colors import Normalize
+from matplotlib.patches import Rectangle
+
+from .drawing import Drawing
+from .heat import colour_bar, heat_map
+from .labels import shortened, wrapped
+from .parts import Kernels, first_good, read_events, read_kernels
+from .runs import Group
+from .style import Looks, panels
+
+MOST_COLUMNS = 32  # kernels in a row
+TILE = 8  # pixels a kernel is enlarged to, at least
+
+
+def draw_importance(group: Group, look: Looks) -> Drawing | None:
+    """One strip a layer: a row a task, a column a filter, sorted by the importance it has gathered."""
+    found: dict[str, dict[str, list[dict[str, list[float]]]]] = {}
+    for label in group.methods:
+        events = first_good(group, label, read_events, "Importance")
+        filters = [task.get("filters", {}) for task in events.tasks] if events else []
+        names = [name for name in (filters[0] if filters else {}) if _complete(filters, name)]
+        if names:
+            found[label] = {name: [task[name] for task in filters] for name in names}
+    if not found:
+        return None
+    columns = max(len(layers) for layers in found.values())
+    height = max(0.75, min(1.6, 0.11 * len(group.tasks)))
+    size = (max(1.15, min(2.1, 6.3 / columns)), height)
+    left = 0.5 + 0.12 * max(wrapped(label).count("\n") + 1 for label in found)
+    figure, axes = panels(len(found), columns, size, left=left, right=0.62, gap=(0.2, 0.5), share=False)
+    free_shares = []
+    for row, (label, layers) in enumerate(found.items()):
+        for column, panel in enumerate(axes[row]):
+            if column >= len(layers):
+                panel.set_visible(False)
+                continue
+            name, history = list(layers.items())[column]
+            strip, free = _strip(history)
+            free_shares.append(f"{label} {name} {free} of {strip.shape[1]}")
+            heat_map(panel, strip, Normalize(0, 1), gap=False)
+            panel.set_title(name, fontsize=7.5)
+            panel.set_yticks([0.5, len(strip) - 0.5], ["1", str(len(strip))])
+            panel.tick_params(labelleft=column == 0)
+            if row == len(found) - 1:
+                panel.set_xlabel("filter, sorted")
+        axes[row][0].set_ylabel(f"{wrapped(label)}\nafter task")
+    colour_bar(axes[0][-1], Normalize(0, 1), {0.0: "0", 1.0: "max."})
+    return Drawing(
+        "importance",
+        "Importance of every filter",
+        "Each column is a filter, each row a task: the brighter, the more the filter's response varied over that "
+        "task's images, relative to the layer's largest. Sorted by the importance gathered over all tasks; empty: free "
+        "at that time. The run with the smallest seed.",
+        "Strips of filter importance per task, sorted. Free after the last task: " + "; ".join(free_shares) + ".",
+        figure,
+        wide=True,
+    )
+
+
+def _complete(filters: list[dict[str, dict[str, list[float]]]], layer: str) -> bool:
+    keys = {"importance", "important", "strength"}
+    return all(keys <= task.get(layer, {}).keys() for task in filters)
+
+
+def _strip(history: list[dict[str, list[float]]]) -> tuple[npt.NDArray[np.float64], int]:
+    """Tasks × filters, each task's importance relative to its largest, NaN where free; and how many are free now."""
+    importance = np.array([after["importance"] for after in history])
+    important = np.array([after["important"] for after in history]).astype(bool)
+    order = np.argsort(-np.where(important[-1], np.array(history[-1]["strength"]), -1.0), kind="stable")
+    largest = importance.max(axis=1, keepdims=True)
+    strip = np.where(important, importance / np.where(largest > 0, largest, 1.0), np.nan)
+    return strip[:, order], int((~important[-1]).sum())
+
+
+def draw_kernels(group: Group, look: Looks) -> Drawing | None:
+    """The first layer's kernels, a row a method; important ones are framed in the method's colour."""
+    found: dict[str, Kernels] = {}
+    for label in group.methods:
+        kernels = first_good(group, label, read_kernels, "First-layer kernels")
+        if kernels is not None:
+            found[label] = kernels
+    if not found:
+        return None
+    count = max(len(kernels.weights) for kernels in found.values())
+    columns = min(count, MOST_COLUMNS if count > 16 else 16)
+    lines = -(-count // columns)
+    tile = min(0.4, 6.3 / columns)
+    size = (columns * tile, lines * tile)
+    figure, axes = panels(len(found), 1, size, left=0.1, bottom=0.1, gap=(0.1, 0.3), share=False)
+    told = []
+    for (label, kernels), (panel,) in zip(found.items(), axes, strict=True):
+        panel.imshow(_tiles(kernels.weights, columns), extent=(0, columns, lines, 0), interpolation="nearest")
+        panel.set_axis_off()
+        title = shortened(label, 70)
+        if kernels.important is not None:
+            frames = [_frame(int(k), columns) for k in np.flatnonzero(kernels.important)]
+            panel.add_collection(
+                PatchCollection(frames, facecolor="none", edgecolor=look[label].colour, linewidth=1.6, clip_on=False)
+            )
+            title += f": {len(frames)} of {len(kernels.weights)} important"
+            told.append(title)
+        panel.set_title(title)
+    return Drawing(
+        "kernels",
+        "What the first layer's filters look for",
+        "Kernels of the first layer after the last task; each is scaled to its own largest weight. Grey images: "
+        "red is positive, blue negative. Framed: important, held for old tasks; without a frame: free, drawn anew. "
+        "Methods without frames do not tell filters apart. The run with the smallest seed.",
+        "Pictures of the first layer's kernels. " + "; ".join(told) + ("." if told else ""),
+        figure,
+        wide=True,
+    )
+
+
+def _frame(index: int, columns: int) -> Rectangle:
+    return Rectangle((index % columns + 0.04, index // columns + 0.04), 0.92, 0.92)
+
+
+def _tiles(weights: npt.NDArray[np.float32], columns: int) -> npt.NDArray[np.float64]:
+    """All kernels in one picture with transparent gaps: in colour where there are three channels."""
+    count, channels, height, width = weights.shape
+    scale = np.abs(weights).reshape(count, -1).max(axis=1).reshape(-1, 1, 1, 1)
+    scaled = weights / np.where(scale > 0, scale, 1.0)
+    if channels == 3:
+        colours = (scaled.transpose(0, 2, 3, 1) + 1) / 2
+    else:
+        colours = colormaps["RdBu_r"]((scaled.mean(axis=1) + 1) / 2)[..., :3]
+    enlarge = max(1, TILE // max(height, width))
+    tall, broad = height * enlarge + 2, width * enlarge + 2
+    picture = np.zeros((-(-count // columns) * tall, columns * broad, 4))
+    for k, tile in enumerate(colours):
+        top, left = k // columns * tall + 1, k % columns * broad + 1
+        enlarged = tile.repeat(enlarge, axis=0).repeat(enlarge, axis=1)
+        picture[top : top + height * enlarge, left : left + width * enlarge, :3] = enlarged
+        picture[top : top + height * enlarge, left : left + width * enlarge, 3] = 1.0
+    return picture

@@ -1,0 +1,113 @@
+"""What lies beside a run's result: its events, the first layer's kernels, and sample images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import DataError
+from ..store import read_tensors
+from .runs import Group
+
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True)
+class Events:
+    """The lines of `events.jsonl`, by kind."""
+
+    epochs: list[dict[str, Any]]
+    tasks: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The first convolution's kernels (filters × channels × height × width) and which filters are important."""
+
+    layer: str
+    weights: npt.NDArray[np.float32]
+    important: npt.NDArray[np.bool_] | None
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Test images of one task, their classes and the final network's probabilities."""
+
+    task: str
+    classes: list[str]
+    images: npt.NDArray[np.uint8]
+    labels: npt.NDArray[np.int64]
+    probabilities: npt.NDArray[np.float32]
+
+
+def first_good(group: Group, label: str, read: Callable[[Path], Part], what: str) -> Part | None:
+    """The part of a method's run with the smallest seed that has it; if none has, the reader of the page is told."""
+    problems = []
+    for run in group.methods[label]:
+        try:
+            return read(run.folder)
+        except DataError as error:
+            problems.append(str(error))
+    group.remark(f"{what} of {label} cannot be shown: {problems[0]}.")
+    return None
+
+
+@cache
+def read_events(folder: Path) -> Events:
+    """All events of a run; a damaged log is refused."""
+    file = folder / "events.jsonl"
+    try:
+        lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        epochs = [line for line in lines if line["event"] == "epoch"]
+        tasks = [line for line in lines if line["event"] == "task"]
+        for line in epochs:
+            _ = float(line["loss"]), float(line["val_loss"]), int(line["index"])
+    except FileNotFoundError as error:
+        raise DataError("events.jsonl is missing") from error
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(f"events.jsonl cannot be read ({type(error).__name__}: {error})") from error
+    return Events(epochs, tasks)
+
+
+def read_kernels(folder: Path) -> Kernels:
+    """The first convolution of a saved model."""
+    tensors, header = read_tensors(folder / "model.gescl")
+    channels = header.get("shape", [None])[0] if isinstance(header, dict) else None
+    for name, tensor in tensors.items():
+        if name.startswith("net.trunk.") and name.endswith(".weight") and tensor.ndim == 4:
+            if tensor.shape[1] != channels:
+                continue
+            break
+    else:
+        raise DataError("model.gescl has no convolution that sees the image")
+    # Filters are numbered through all layers in forward order, so the first layer's come first.
+    layer = name.removeprefix("net.trunk.").removesuffix(".weight")
+    important = tensors.get("method.important")
+    mask = None if important is None else important[: len(tensor)].bool().numpy()
+    return Kernels(layer, tensor.float().numpy(), mask)
+
+
+def read_samples(folder: Path) -> list[Samples]:
+    """The sample images of a run, task by task; tasks without test images have none."""
+    tensors, header = read_tensors(folder / "samples.safetensors")
+    try:
+        return [
+            Samples(
+                str(task["task"]),
+                [str(name) for name in task["classes"]],
+                tensors[f"{index}.images"].numpy(),
+                tensors[f"{index}.labels"].numpy(),
+                tensors[f"{index}.predictions"].numpy(),
+            )
+            for index, task in enumerate(header["tasks"])
+            if f"{index}.images" in tensors
+        ]
+    except (KeyError, TypeError) as error:
+        raise DataError(f"samples.safetensors is incomplete: {error} is missing") from error

@@ -1,0 +1,175 @@
+"""Reading a folder of runs: what can be shown, in groups that may be averaged, and what was left out and why."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from ..errors import DataError
+from ..experiment import RESULT_FORMAT
+from .result import Result
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+#: A folder with one of these is a run, finished or not.
+MARKS = ("result.json", "recipe.toml", "events.jsonl")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run. Without its `recipe.toml`, `recipe` is None and `recipe_text` says why."""
+
+    folder: Path
+    result: Result
+    recipe: dict[str, Any] | None
+    recipe_text: str
+
+    @property
+    def setting(self) -> str:
+        """All that decides what the run can be averaged with, besides its method."""
+        tables = {key: self.recipe.get(key) for key in ("name", "network", "stream", "training")} if self.recipe else {}
+        return _canonical(
+            {"name": self.result.recipe, **tables, "known": bool(tables), "tasks": len(self.result.tasks)}
+        )
+
+    @property
+    def method_setting(self) -> str:
+        return _canonical(self.recipe.get("method") if self.recipe else None)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A run that is not in the report, and the reason."""
+
+    folder: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one recipe: what may be compared, and averaged over seeds. Methods come in the order of the report."""
+
+    name: str
+    #: What sets it apart from other groups of the same name, such as "training.epochs=4".
+    detail: str
+    slug: str
+    methods: dict[str, list[Run]]
+    #: What a reader should know about the runs, in whole sentences; figures add to it.
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for runs in self.methods.values() for run in runs]
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks' names; numbers alone where the order of tasks differs between runs."""
+        orders = {tuple(run.result.tasks) for run in self.runs}
+        first = next(iter(orders))
+        return list(first) if len(orders) == 1 else [f"task {k}" for k in range(1, len(first) + 1)]
+
+    def remark(self, sentence: str) -> None:
+        """Add to the remarks, once."""
+        if sentence not in self.remarks:
+            self.remarks.append(sentence)
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({run.result.seed for run in self.runs})
+
+
+def read_runs(folder: Path) -> tuple[list[Run], list[LeftOut]]:
+    """Every run below a folder. A run that cannot be read is left out with a reason; only a missing folder fails."""
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder" if folder.exists() else f"{folder} does not exist")
+    good: list[Run] = []
+    left_out: list[LeftOut] = []
+    seen: dict[tuple[str, str, str, int], Path] = {}
+    for place in _run_folders(folder):
+        try:
+            run = _read(place)
+        except DataError as error:
+            left_out.append(LeftOut(place, str(error)))
+            continue
+        key = (run.setting, run.result.method, run.method_setting, run.result.seed)
+        if key in seen:
+            left_out.append(LeftOut(place, f"the same recipe, method and seed as {seen[key]}"))
+        else:
+            seen[key] = place
+            good.append(run)
+    return good, left_out
+
+
+def _run_folders(folder: Path) -> Iterator[Path]:
+    for place, below, files in os.walk(folder):
+        below.sort()
+        if any(mark in files for mark in MARKS):
+            yield Path(place)
+
+
+def _read(folder: Path) -> Run:
+    file = folder / "result.json"
+    if not file.is_file():
+        raise DataError(f"unfinished: no result.json{_learned(folder)}; gescl run … --resume goes on with it")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"result.json cannot be read: {error}") from error
+    if not isinstance(content, dict) or "format" not in content:
+        raise DataError("result.json is not a result of gescl's")
+    if content["format"] != RESULT_FORMAT:
+        raise DataError(
+            f"result.json has format {content['format']}; this version of gescl reads format {RESULT_FORMAT}"
+        )
+    try:
+        result = Result.model_validate(content)
+    except ValidationError as error:
+        raise DataError(f"result.json: {_complaint(error)}") from error
+    return Run(folder, result, *_recipe(folder / "recipe.toml"))
+
+
+def _learned(folder: Path) -> str:
+    """How far an unfinished run came."""
+    try:
+        with (folder / "events.jsonl").open(encoding="utf-8", errors="replace") as lines:
+            count = sum('"event": "task"' in line for line in lines)
+    except OSError:
+        return ""
+    return f" ({count} {'task' if count == 1 else 'tasks'} learned)"
+
+
+def _recipe(file: Path) -> tuple[dict[str, Any] | None, str]:
+    try:
+        text = file.read_text(encoding="utf-8")
+        return tomllib.loads(text), text
+    except FileNotFoundError:
+        return None, "recipe.toml is missing"
+    except (OSError, ValueError) as error:
+        return None, f"recipe.toml cannot be read: {error}"
+
+
+def _complaint(error: ValidationError) -> str:
+    """The first thing wrong, in one line."""
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"]))
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{place}: {message}" if place else message
+
+
+def _canonical(tables: Any) -> str:
+    return json.dumps(tables, sort_keys=True, default=str)
+
+
+def unique(values: Iterable[str]) -> list[str]:
+    """The different values in the order of their first appearance."""
+    return list(dict.fromkeys(values))

@@ -1,0 +1,162 @@
+"""One look for all figures: order, colour, marker and dash of every method, and matplotlib's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator
+
+# The page gives these four other values in dark mode, so nothing else may be drawn in exactly these colours.
+INK = "#1b1f24"
+MUTED = "#6a717b"
+GRID = "#d9dce1"
+PAPER = "#ffffff"
+
+# Okabe and Ito's palette: told apart by colour-blind readers. One colour a method, everywhere.
+COLOURS = {
+    "gescl": "#d55e00",
+    "ags-cl": "#0072b2",
+    "hat": "#009e73",
+    "ewc": "#cc79a7",
+    "si": "#e69f00",
+    "mas": "#56b4e9",
+    "frozen": "#7f858c",
+    "finetune": INK,
+    "joint": "#b8a800",
+}
+# Paul Tol's muted palette, for variants of a method and for names nobody knows.
+FURTHER_COLOURS = ("#882255", "#44aa99", "#332288", "#999933", "#aa4499", "#117733", "#88ccee", "#cc6677", "#ddcc77")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+DASHES = ((4.0, 1.5), (1.5, 1.2), (6.0, 1.5, 1.5, 1.5))
+
+SETTINGS: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "text.color": INK,
+    "text.parse_math": False,  # a task may be called "$x$"
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.facecolor": "none",
+    "axes.titlesize": 8.5,
+    "axes.titlelocation": "left",
+    "axes.titlepad": 5,
+    "axes.titley": 1.0,  # matplotlib would otherwise look for room, which takes a third of the time
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "xtick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.color": MUTED,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "xtick.major.width": 0.7,
+    "ytick.major.width": 0.7,
+    "lines.linewidth": 1.5,
+    "lines.markersize": 3.2,
+    "legend.frameon": False,
+    "legend.fontsize": 7.5,
+    "hatch.linewidth": 0.6,
+    "figure.facecolor": PAPER,
+    "savefig.facecolor": PAPER,
+    "svg.fonttype": "none",  # text stays text: small, editable, and in the page's own font
+    "svg.hashsalt": "gescl",  # the same runs give the same file
+    "pdf.fonttype": 42,  # publishers refuse Type 3 fonts
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one method is drawn."""
+
+    colour: str
+    marker: str
+    dash: tuple[float, ...] | None
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """Keywords for a line."""
+        return {"color": self.colour, "linestyle": "-" if self.dash is None else (0, self.dash)}
+
+
+Looks = Mapping[str, Look]
+
+
+def base_method(label: str) -> str:
+    """The method of a label with variant and settings: "gescl" of "gescl+without-mu_s (nu=0)"."""
+    return label.split(" (")[0].split("+")[0]
+
+
+def method_order(label: str) -> tuple[int, str]:
+    """Sort key: methods in a fixed order, each followed by its variants; unknown names last."""
+    known = list(COLOURS)
+    base = base_method(label)
+    return (known.index(base) if base in known else len(known), label)
+
+
+def looks(labels: Iterable[str]) -> dict[str, Look]:
+    """The look of every method of a report: fixed for the known ones, by order of name for all others."""
+    result: dict[str, Look] = {}
+    further = 0
+    ordered = sorted(set(labels), key=method_order)
+    taken = {label for label in ordered if label in COLOURS}
+    for label in ordered:
+        base = base_method(label)
+        if label in COLOURS or (base in COLOURS and base not in taken):  # a lone variant has its method's colour
+            taken.add(base)
+            result[label] = Look(COLOURS[base], MARKERS[list(COLOURS).index(base)], None)
+        else:
+            # Colours, markers and dashes repeat after 9, 9 and 3: shifted each round, no two labels share all of them.
+            turn, place = divmod(further, len(FURTHER_COLOURS))
+            dash = DASHES[(place + turn) % len(DASHES)]
+            result[label] = Look(FURTHER_COLOURS[place], MARKERS[(place + turn) % len(MARKERS)], dash)
+            further += 1
+    return result
+
+
+def panels(
+    rows: int,
+    columns: int,
+    size: tuple[float, float],
+    *,
+    left: float = 0.5,
+    right: float = 0.1,
+    bottom: float = 0.42,
+    top: float = 0.28,
+    gap: tuple[float, float] = (0.16, 0.34),
+    share: bool = True,
+) -> tuple[Figure, list[list[Axes]]]:
+    """A figure of panels of a size in inches, with margins and gaps in inches: no layout engine, which is slow."""
+    width = left + columns * size[0] + (columns - 1) * gap[0] + right
+    height = top + rows * size[1] + (rows - 1) * gap[1] + bottom
+    figure = Figure(figsize=(width, height))
+    figure.subplots_adjust(
+        left / width, bottom / height, 1 - right / width, 1 - top / height, gap[0] / size[0], gap[1] / size[1]
+    )
+    axes = figure.subplots(rows, columns, sharex=share, sharey=share, squeeze=False)
+    return figure, axes.tolist()
+
+
+def grid_of(count: int) -> tuple[int, int]:
+    """Rows and columns for some panels: three in a row, but four as two by two, and four in a row for ten or more."""
+    columns = 2 if count == 4 else min(3 if count < 10 else 4, count)
+    return -(-count // columns), columns
+
+
+def task_axis(axes: Axes, tasks: int, label: str = "tasks learned") -> None:
+    """Whole numbers of tasks from 1."""
+    step = next(step for step in (1, 2, 5, 10, 20, 50, tasks) if tasks / step <= 8)
+    axes.set_xlim(0.7, tasks + 0.3)
+    axes.xaxis.set_major_locator(FixedLocator(range(step, tasks + 1, step)))
+    if label:
+        axes.set_xlabel(label)

@@ -1,0 +1,87 @@
+"""Training and validation loss, epoch by epoch, through all tasks."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+from .drawing import Drawing
+from .labels import shortened
+from .parts import Events, first_good, read_events
+from .runs import Group
+from .style import GRID, MUTED, Looks, grid_of, panels
+
+DECADE = (1, 2, 5)
+
+
+def draw_training(group: Group, look: Looks) -> Drawing | None:
+    """One panel a method: the loss on training and validation images over epochs; a vertical line starts a task."""
+    found: dict[str, Events] = {}
+    for label in group.methods:
+        events = first_good(group, label, read_events, "Training curves")
+        if events is not None and events.epochs:
+            found[label] = events
+    if not found:
+        return None
+    rows, columns = grid_of(len(found))
+    figure, axes = panels(rows, columns, (2.1, 1.3), top=0.5)
+    losses = [float(epoch[key]) for events in found.values() for epoch in events.epochs for key in ("loss", "val_loss")]
+    low, high = _limits(losses)
+    for place, panel in enumerate(panel for row in axes for panel in row):
+        if place >= len(found):
+            panel.set_visible(False)
+            continue
+        label, events = list(found.items())[place]
+        tasks = np.array([int(epoch["index"]) for epoch in events.epochs])
+        starts = np.flatnonzero(np.diff(tasks, prepend=-1))
+        steps = np.arange(1, len(tasks) + 1)
+        panel.vlines(steps[starts] - 0.5, low, high, color=GRID, linewidth=0.6)
+        for key, alpha, width in (("loss", 0.45, 0.8), ("val_loss", 1.0, 1.3)):
+            values = np.array([float(epoch[key]) for epoch in events.epochs])
+            # A gap between tasks: one line with holes is drawn faster than many lines.
+            panel.plot(
+                np.insert(steps.astype(float), starts, np.nan),
+                np.insert(values, starts, np.nan),
+                color=look[label].colour,
+                marker="." if len(starts) == len(steps) else None,
+                alpha=alpha,
+                linewidth=width,
+            )
+        panel.set_yscale("log")
+        panel.set_ylim(low, high)
+        panel.grid(visible=False, axis="x")
+        panel.set_title(shortened(label, 34))
+        panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        panel.tick_params(labelbottom=place + columns >= len(found))
+        if place + columns >= len(found):
+            panel.set_xlabel("epochs, all tasks")
+        if place % columns == 0:
+            panel.set_ylabel("cross-entropy")
+    ticks = [k * 10.0**e for e in range(-9, 9) for k in DECADE if low <= k * 10.0**e <= high]
+    shown = ticks if len(ticks) <= 6 else [tick for tick in ticks if f"{tick:e}"[0] == "1"]
+    axes[0][0].yaxis.set_major_locator(FixedLocator(shown))
+    axes[0][0].yaxis.set_minor_locator(NullLocator())
+    axes[0][0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    handles = [
+        Line2D([], [], color=MUTED, linewidth=1.3, label="validation images"),
+        Line2D([], [], color=MUTED, linewidth=0.8, alpha=0.45, label="training images"),
+    ]
+    figure.legend(handles=handles, loc="upper left", ncols=2, borderaxespad=0.3)
+    told = "; ".join(f"{label} {len(events.epochs)} epochs" for label, events in found.items())
+    return Drawing(
+        "training",
+        "Training curves",
+        "Loss over the epochs of all tasks, one after the other; a thin vertical line is where a task begins. "
+        "The run with the smallest seed.",
+        f"Small line charts of training and validation loss, one a method: {told}.",
+        figure,
+        wide=columns > 1,
+    )
+
+
+def _limits(losses: list[float]) -> tuple[float, float]:
+    """The axis of losses: all of them, but at most four decades below the largest."""
+    positive = [loss for loss in losses if loss > 0 and np.isfinite(loss)]
+    high = max(positive, default=1.0) * 1.3
+    return max(min(positive, default=0.1) / 1.3, high / 1e4), high

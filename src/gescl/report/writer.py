@@ -1,0 +1,70 @@
+"""From a folder of runs to a folder with the page, the figures and the tables."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from ..errors import DataError
+from ..store import write_bytes
+from .capacity import draw_capacity
+from .cost import draw_cost
+from .curves import draw_average, draw_every_task, draw_first_task
+from .drawing import Drawing, render, style
+from .grouping import group_runs
+from .importance import draw_importance, draw_kernels
+from .matrices import draw_matrices
+from .page import Chapter, make_page
+from .runs import Group, read_runs
+from .samples import draw_samples
+from .style import Looks, looks
+from .table_files import write_table
+from .tables import differences_table, methods_table
+from .training_curves import draw_training
+
+log = logging.getLogger("gescl")
+
+DRAWERS: tuple[Callable[[Group, Looks], Drawing | None], ...] = (
+    draw_first_task,
+    draw_average,
+    draw_every_task,
+    draw_matrices,
+    draw_capacity,
+    draw_importance,
+    draw_kernels,
+    draw_cost,
+    draw_training,
+    draw_samples,
+)
+
+
+def write_report(runs: Path, out: Path) -> Path:
+    """Write the report of all runs below a folder, and return the path of its page.
+
+    `out` gets `report.html`, `figures/GROUP/NAME.{png,svg,pdf}` and `tables/GROUP/NAME.{csv,md,tex}`. Runs that cannot
+    be shown are left out, and the page says why; a folder without a single good run is an error.
+    """
+    good, left_out = read_runs(runs)
+    if not good:
+        reasons = "".join(f"\n  {item.folder}: {item.reason}" for item in left_out[:5])
+        raise DataError(f"{runs} holds no finished run{reasons}")
+    for item in left_out:
+        log.warning("left out %s: %s", item.folder, item.reason)
+    groups = group_runs(good)
+    look = looks(label for group in groups for label in group.methods)
+    with style():
+        drawings = [(group, drawing) for group in groups for draw in DRAWERS if (drawing := draw(group, look))]
+        files = render([drawing for _, drawing in drawings])
+    chapters = []
+    for group in groups:
+        own = [file for (owner, _), file in zip(drawings, files, strict=True) if owner is group]
+        tables = [table for table in (methods_table(group), differences_table(group)) if table is not None]
+        for file in own:
+            file.write(out / "figures" / group.slug)
+        for table in tables:
+            write_table(table, out / "tables" / group.slug)
+        chapters.append(Chapter(group, own, tables))
+    page = out / "report.html"
+    write_bytes(page, make_page(chapters, left_out, look, runs).encode())
+    return page

@@ -1,0 +1,228 @@
+"""The figures: what they show, and that their files are what they should be."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.collections import PatchCollection
+
+from gescl.report import importance, samples
+from gescl.report.capacity import draw_capacity, layers_of
+from gescl.report.cost import draw_cost, short_number
+from gescl.report.drawing import Drawing, render, style
+from gescl.report.grouping import group_runs
+from gescl.report.runs import Group, read_runs
+from gescl.report.style import looks
+from gescl.report.training_curves import draw_training
+from gescl.report.writer import DRAWERS
+
+from .conftest import Report
+from .made import LAYERS, fading, write_run
+
+NAMES = {
+    "first-task", "average-accuracy", "every-task", "accuracy-matrix", "capacity", "importance", "kernels", "cost",
+    "training", "samples",
+}  # fmt: skip
+
+
+def group_of(folder: Path) -> Group:
+    (group,) = group_runs(read_runs(folder)[0])
+    return group
+
+
+def drawn(folder: Path) -> tuple[Group, dict[str, Drawing]]:
+    group = group_of(folder)
+    look = looks(group.methods)
+    with style():
+        found = [drawing for draw in DRAWERS if (drawing := draw(group, look)) is not None]
+    return group, {drawing.name: drawing for drawing in found}
+
+
+def test_every_figure_is_written_in_three_formats(report: Report) -> None:
+    files = {path.name: path.read_bytes() for path in (report.out / "figures" / "digits").iterdir()}
+    assert files.keys() == {f"{name}.{suffix}" for name in NAMES for suffix in ("png", "svg", "pdf")}
+    for name, content in files.items():
+        if name.endswith("svg"):
+            ElementTree.fromstring(content)
+        else:
+            assert content.startswith(b"\x89PNG" if name.endswith("png") else b"%PDF")
+            assert b"/Type3" not in content  # publishers refuse such fonts
+
+
+def test_the_same_runs_give_the_same_files(tmp_path: Path) -> None:
+    write_run(tmp_path, "gescl")
+    chosen = [drawn(tmp_path)[1]["first-task"] for _ in range(2)]
+    with style():
+        one, again = render(chosen)
+    assert (one.png, one.svg, one.pdf) == (again.png, again.svg, again.pdf)
+
+
+def test_a_figure_in_the_page_is_well_formed_and_has_names_of_its_own(tmp_path: Path) -> None:
+    write_run(tmp_path, "gescl")
+    with style():
+        (file,) = render([drawn(tmp_path)[1]["capacity"]])
+    inline = [file.inline_svg(prefix) for prefix in ("one", "two")]
+    ids = [set(re.findall(r' id="([^"]+)"', text)) for text in inline]
+    assert ids[0] and not ids[0] & ids[1]
+    for text, own in zip(inline, ids, strict=True):
+        ElementTree.fromstring(text.replace("xlink:href", "href"))
+        assert set(re.findall(r'(?:url\(|href=")#([^)"]+)', text)) <= own
+        assert "var(--ink)" in text and "#1b1f24" not in text  # the page's own colours, for dark mode
+
+
+def test_the_alternative_text_tells_first_and_last_accuracy(tmp_path: Path) -> None:
+    write_run(tmp_path, "gescl", accuracy=[[0.9], [0.85, 0.9]])
+    write_run(tmp_path, "finetune", accuracy=[[0.92], [0.41, 0.9]])
+    _, figures = drawn(tmp_path)
+    assert "gescl from 0.90 to 0.85; finetune from 0.92 to 0.41" in figures["first-task"].alt
+    assert "finetune .41, .90" in figures["accuracy-matrix"].alt
+
+
+def test_lines_and_bands_are_mean_and_range_over_seeds(tmp_path: Path) -> None:
+    for seed, last in enumerate((0.7, 0.8, 0.6)):
+        write_run(tmp_path, "gescl", seed, accuracy=[[0.9], [last, 0.9]])
+    (axes,) = drawn(tmp_path)[1]["first-task"].figure.axes
+    assert np.asarray(axes.lines[0].get_ydata()).tolist() == pytest.approx([0.9, 0.7])
+    band = np.asarray(axes.collections[0].get_paths()[0].vertices)
+    assert band[:, 1].min() == pytest.approx(0.6) and band[:, 1].max() == pytest.approx(0.9)
+
+
+def test_capacity_counts_important_redrawn_and_resting_filters(tmp_path: Path) -> None:
+    write_run(tmp_path, "gescl")
+    group = group_of(tmp_path)
+    layers = layers_of(group, "gescl", group.methods["gescl"])
+    assert {name: layer.size for name, layer in layers.items()} == LAYERS
+    # conv1 has 8 filters: after tasks 1, 2, 3 are 4, 3, 2 of them free, and of these every even one is redrawn.
+    assert layers["conv1"].important.tolist() == [4, 5, 6]
+    assert layers["conv1"].redrawn.tolist() == pytest.approx([2, 1, 1])
+    assert layers["conv1"].resting.tolist() == pytest.approx([2, 2, 1])
+
+
+def test_methods_that_do_not_tell_filters_apart_have_no_capacity(tmp_path: Path) -> None:
+    write_run(tmp_path, "finetune")
+    group = group_of(tmp_path)
+    with style():
+        assert draw_capacity(group, looks(group.methods)) is None
+        assert importance.draw_importance(group, looks(group.methods)) is None
+
+
+def test_important_kernels_are_framed(tmp_path: Path) -> None:
+    write_run(tmp_path, "gescl")
+    write_run(tmp_path, "finetune")
+    drawing = drawn(tmp_path)[1]["kernels"]
+    frames = [
+        len(part.get_paths()) for axes in drawing.figure.axes for part in axes.collections
+        if isinstance(part, PatchCollection)
+    ]  # fmt: skip
+    assert frames == [5]  # of the 8 kernels, as the model's mask says; fine-tuning has no mask
+    assert "gescl: 5 of 8 important" in drawing.alt
+
+
+def test_predictions_are_marked_right_or_wrong(tmp_path: Path) -> None:
+    write_run(tmp_path, "gescl")
+    write_run(tmp_path, "finetune")
+    drawing = drawn(tmp_path)[1]["samples"]
+    texts = [text.get_text() for axes in drawing.figure.axes for text in axes.texts]
+    assert texts.count("✗ left") == 6  # three tasks, two methods
+    assert texts.count("✓ left") == 12 and texts.count("✓ right") == 6
+    assert "gescl 9 of 12; finetune 9 of 12" in drawing.alt
+
+
+def test_samples_of_runs_with_other_images_are_not_mixed(tmp_path: Path) -> None:
+    write_run(tmp_path, "gescl", 0)
+    write_run(tmp_path, "finetune", 0, classes=("up", "down"))
+    found = samples.draw_samples(group_of(tmp_path), looks(["gescl", "finetune"]))
+    assert found is not None and "finetune" in found.alt  # the same images: the seed decides
+    other = tmp_path / "other"
+    write_run(other, "gescl", 0)
+    write_run(other, "finetune", 1, accuracy=fading("finetune", 1))
+    (other / "digits" / "finetune" / "seed-1" / "samples.safetensors").unlink()
+    group = group_of(other)
+    found = samples.draw_samples(group, looks(["gescl", "finetune"]))
+    assert found is not None and "finetune" not in found.alt
+    assert any(remark.startswith("Sample images of finetune cannot be shown") for remark in group.remarks)
+
+
+def test_time_is_relative_to_fine_tuning_with_the_same_seed(tmp_path: Path) -> None:
+    for seed, base in ((0, 2.0), (1, 4.0)):
+        write_run(tmp_path, "finetune", seed, seconds=base)
+        write_run(tmp_path, "gescl", seed, seconds=3 * base)
+    group = group_of(tmp_path)
+    with style():
+        drawing = draw_cost(group, looks(group.methods))
+    assert drawing is not None and "training time ÷ finetune's" in drawing.alt
+    assert "gescl 560, 3, 2.4e+04; finetune 0, 1, 2.4e+04" in drawing.alt
+
+
+def test_without_fine_tuning_time_is_in_seconds(tmp_path: Path) -> None:
+    write_run(tmp_path, "gescl", seconds=12.5)
+    drawing = draw_cost(group_of(tmp_path), looks(["gescl"]))
+    assert drawing is not None and "training time, seconds" in drawing.alt and "12.5" in drawing.alt
+
+
+@pytest.mark.parametrize(("value", "text"), [(0, "0"), (950, "950"), (24_000, "24k"), (1.5e6, "1.5M"), (2e9, "2G")])
+def test_large_numbers_on_axes_are_short(value: float, text: str) -> None:
+    assert short_number(value) == text
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "model.gescl", "samples.safetensors"])
+@pytest.mark.parametrize("damage", ["gone", "garbage"])
+def test_a_part_that_cannot_be_read_costs_its_figure_alone(tmp_path: Path, name: str, damage: str) -> None:
+    file = write_run(tmp_path, "gescl") / name
+    if damage == "gone":
+        file.unlink()
+    else:
+        file.write_text("{}\n[")
+    group, figures = drawn(tmp_path)
+    lost = {"events.jsonl": {"training", "importance"}, "model.gescl": {"kernels"}, "samples.safetensors": {"samples"}}
+    assert figures.keys() == NAMES - lost[name]
+    assert any("of gescl cannot be shown" in remark for remark in group.remarks)
+
+
+def test_another_seed_stands_in_for_a_damaged_part(tmp_path: Path) -> None:
+    (write_run(tmp_path, "gescl", 0) / "model.gescl").unlink()
+    write_run(tmp_path, "gescl", 1)
+    group, figures = drawn(tmp_path)
+    assert "kernels" in figures and not group.remarks
+
+
+@pytest.mark.parametrize(
+    ("tasks", "accuracy"),
+    [
+        (1, [[0.9]]),
+        (25, fading("gescl", 0, tasks=25)),
+        (2, [[None], [None, 0.7]]),
+        (2, [[None], [None, None]]),
+        (2, [[0.0], [0.0, 0.0]]),
+    ],
+)
+def test_streams_of_any_length_and_with_gaps_can_be_drawn(
+    tmp_path: Path, tasks: int, accuracy: list[list[float | None]]
+) -> None:
+    write_run(tmp_path, "gescl", accuracy=accuracy)
+    _, figures = drawn(tmp_path)
+    assert figures.keys() >= NAMES - {"cost"}
+    with style():
+        render([figures["accuracy-matrix"], figures["every-task"]])
+
+
+def test_names_of_any_kind_can_be_drawn(tmp_path: Path) -> None:
+    names = ["$x_1$", "漢字", "a" * 60]
+    write_run(tmp_path, "method $\\frac$", tasks=names, classes=("$", "<b>"))
+    _, figures = drawn(tmp_path)
+    with style():
+        for file in render([figures["accuracy-matrix"], figures["samples"]]):
+            ElementTree.fromstring(file.svg)
+
+
+def test_a_loss_of_zero_fits_a_logarithmic_axis(tmp_path: Path) -> None:
+    file = write_run(tmp_path, "gescl") / "events.jsonl"
+    file.write_text(file.read_text().replace('"loss": 1.0', '"loss": 0.0'))
+    drawing = draw_training(group_of(tmp_path), looks(["gescl"]))
+    assert drawing is not None
+    low, high = drawing.figure.axes[0].get_ylim()
+    assert 0 < low < high

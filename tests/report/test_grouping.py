@@ -1,0 +1,124 @@
+"""Which runs are averaged together, and which must not be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gescl.report.grouping import group_runs
+from gescl.report.runs import Group, read_runs
+
+from .made import fading, write_run
+
+
+def groups(folder: Path) -> list[Group]:
+    runs, left_out = read_runs(folder)
+    assert not left_out
+    return group_runs(runs)
+
+
+def seeds(group: Group) -> dict[str, list[int]]:
+    return {label: [run.result.seed for run in runs] for label, runs in group.methods.items()}
+
+
+def test_runs_of_different_streams_are_not_averaged_together(tmp_path: Path) -> None:
+    for name in ("digits", "scripts"):
+        for seed in (1, 0):
+            write_run(tmp_path, "gescl", seed, name=name)
+    found = groups(tmp_path)
+    assert [group.name for group in found] == ["digits", "scripts"]
+    assert [seeds(group) for group in found] == [{"gescl": [0, 1]}] * 2
+
+
+@pytest.mark.parametrize(
+    ("tables", "detail"),
+    [
+        ({"training": {"epochs": 9}}, "training.epochs=9"),
+        ({"network": "paper3"}, "network=paper3"),
+        ({"stream": {"tasks": 3}}, "stream.tasks=3"),
+    ],
+)
+def test_runs_of_one_recipe_with_other_settings_are_not_averaged_together(
+    tmp_path: Path, tables: dict[str, object], detail: str
+) -> None:
+    write_run(tmp_path / "a", "finetune", 0)
+    write_run(tmp_path / "b", "finetune", 0, tables=tables)
+    found = groups(tmp_path)
+    assert [len(group.runs) for group in found] == [1, 1]
+    assert detail in [group.detail for group in found]
+    assert len({group.slug for group in found}) == 2
+
+
+def test_runs_with_another_number_of_tasks_are_not_averaged_together(tmp_path: Path) -> None:
+    write_run(tmp_path, "gescl", 0)
+    write_run(tmp_path, "gescl", 1, accuracy=fading("gescl", 1, tasks=4))
+    assert [group.detail for group in groups(tmp_path)] == ["tasks=3", "tasks=4"]
+
+
+def test_one_method_with_two_settings_is_two_methods(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "gescl", 0, tables={"method": {"mu_s": 20.0, "nu": 0.5}})
+    write_run(tmp_path / "b", "gescl", 0, tables={"method": {"mu_s": 5.0, "nu": 0.5}})
+    write_run(tmp_path / "b", "finetune", 0)
+    (group,) = groups(tmp_path)
+    assert seeds(group) == {"gescl (mu_s=20.0)": [0], "gescl (mu_s=5.0)": [0], "finetune": [0]}
+
+
+def test_methods_come_in_a_fixed_order_with_variants_and_strangers(tmp_path: Path) -> None:
+    for method in ("joint", "zebra", "finetune", "gescl+without-nu", "aardvark", "ags-cl", "gescl", "gescl+psi-1"):
+        write_run(tmp_path, method)
+    (group,) = groups(tmp_path)
+    assert list(group.methods) == [
+        "gescl", "gescl+psi-1", "gescl+without-nu", "ags-cl", "finetune", "joint", "aardvark", "zebra",
+    ]  # fmt: skip
+
+
+def test_missing_seeds_are_said(tmp_path: Path) -> None:
+    for seed in (0, 1, 2):
+        write_run(tmp_path, "gescl", seed)
+    write_run(tmp_path, "ewc", 1)
+    (group,) = groups(tmp_path)
+    assert group.remarks == ["ewc has no run with seed 0, 2; its mean is over the 1 it has."]
+
+
+def test_a_run_of_one_task_says_what_it_cannot_show(tmp_path: Path) -> None:
+    write_run(tmp_path, accuracy=[[0.9]])
+    (group,) = groups(tmp_path)
+    assert group.remarks == ["There is only one task: forgetting and backward transfer cannot be measured."]
+
+
+def test_runs_whose_tasks_came_in_another_order_lose_their_names(tmp_path: Path) -> None:
+    write_run(tmp_path, "gescl", 0, tasks=["a", "b", "c"])
+    write_run(tmp_path, "gescl", 1, tasks=["a", "c", "b"])
+    (group,) = groups(tmp_path)
+    assert group.tasks == ["task 1", "task 2", "task 3"]
+    assert any(remark.startswith("The order of tasks differs") for remark in group.remarks)
+
+
+def test_different_machines_are_said(tmp_path: Path) -> None:
+    write_run(tmp_path, "gescl", 0, threads=1, versions={"gescl": "0.1.0", "torch": "2.6"})
+    write_run(tmp_path, "gescl", 1, threads=4, versions={"gescl": "0.1.0", "torch": "2.13"})
+    (group,) = groups(tmp_path)
+    assert group.remarks == [
+        "The runs used different CPU threads (1, 4): their times cannot be compared.",
+        "The runs used different versions of torch: 2.13, 2.6.",
+    ]
+
+
+def test_runs_without_recipes_stay_apart_from_those_with(tmp_path: Path) -> None:
+    (write_run(tmp_path, "gescl", 0) / "recipe.toml").unlink()
+    (write_run(tmp_path, "finetune", 0) / "recipe.toml").unlink()
+    write_run(tmp_path, "gescl", 1)
+    unknown, known = sorted(groups(tmp_path), key=lambda group: group.detail == "")
+    assert sorted(seeds(unknown)) == ["finetune", "gescl"] or sorted(seeds(known)) == ["finetune", "gescl"]
+    apart = next(group for group in (unknown, known) if len(group.runs) == 2)
+    assert apart.detail == "settings unknown, 3 tasks"
+    assert any("settings of these runs are not known" in remark for remark in apart.remarks)
+
+
+def test_folder_names_of_groups_are_safe_and_different(tmp_path: Path) -> None:
+    for name in ("a/b", "a b", "…", "A-B"):
+        write_run(tmp_path / name.replace("/", "_"), name="x", tables={"name": name}, recipe=name)
+    slugs = [group.slug for group in groups(tmp_path)]
+    assert len(set(slugs)) == 4
+    assert set(slugs) == {"a-b", "a-b-2", "a-b-3", "runs"}

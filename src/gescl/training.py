@@ -46,7 +46,14 @@ class Training(BaseModel):
 PRESETS = {
     # What the experiments that ours are compared with were run with; a recipe's own values fit its budget.
     "reference": Training(
-        optimizer="adam", lr=1e-3, batch_size=256, epochs=100, patience=5, lr_factor=3.0, min_lr=1e-4
+        optimizer="adam",
+        lr=1e-3,
+        batch_size=256,
+        epochs=100,
+        schedule="plateau",
+        patience=5,
+        lr_factor=3.0,
+        min_lr=1e-4,
     ),
 }
 

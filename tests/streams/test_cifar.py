@@ -97,7 +97,7 @@ def test_the_seed_orders_the_ten_tasks_as_ags_cl_does(tmp_path: Path) -> None:
         assert load_stream("cifar10-100", data=tmp_path, seed=seed).names == ("cifar10", *HUNDREDS)
     with pytest.raises(UsageError, match="needs a seed between 0 and"):
         load_stream("cifar10-100", data=tmp_path, seed=-1, order="seed")
-    with pytest.raises(UsageError, match="order must be 'fixed' or 'seed', got 'random'"):
+    with pytest.raises(UsageError, match="order must be 'fixed' or 'seed', got \"random\""):
         load_stream("cifar10-100", data=tmp_path, order="random")
 
 

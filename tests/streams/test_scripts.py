@@ -61,10 +61,10 @@ def test_the_number_of_tasks_and_images_can_be_chosen() -> None:
     ("options", "message"),
     [
         ({"tasks": 13}, "tasks must lie between 1 and 12, got 13"),
-        ({"train_per_class": 1}, "train_per_class must be greater than or equal to 2, got 1"),
-        ({"test_per_class": 0}, "test_per_class must be greater than or equal to 1, got 0"),
-        ({"data_seed": -1}, "data_seed must be greater than or equal to 0, got -1"),
-        ({"train_per_class": 10.5}, "train_per_class must be a valid integer, got 10.5"),
+        ({"train_per_class": 1}, "train_per_class must be ≥ 2, got 1"),
+        ({"test_per_class": 0}, "test_per_class must be ≥ 1, got 0"),
+        ({"data_seed": -1}, "data_seed must be ≥ 0, got -1"),
+        ({"train_per_class": 10.5}, "train_per_class must be a whole number, got 10.5"),
     ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:

@@ -108,10 +108,10 @@ def test_options_cannot_be_changed_afterwards() -> None:
     ("values", "message"),
     [
         ({"taks": 3}, r"stream 'gears': unknown option 'taks'; did you mean 'tasks'"),
-        ({"tasks": 0}, r"stream 'gears': tasks must be greater than or equal to 1, got 0"),
-        ({"tasks": "3"}, r"stream 'gears': tasks must be a valid integer, got '3'"),
-        ({"tasks": True}, r"stream 'gears': tasks must be a valid integer, got True"),
-        ({"val_fraction": 1.0}, r"stream 'gears': val_fraction must be less than 1, got 1.0"),
+        ({"tasks": 0}, r"stream 'gears': tasks must be ≥ 1, got 0"),
+        ({"tasks": "3"}, r"stream 'gears': tasks must be a whole number, got .3."),
+        ({"tasks": True}, r"stream 'gears': tasks must be a whole number, got true"),
+        ({"val_fraction": 1.0}, r"stream 'gears': val_fraction must be < 1, got 1.0"),
     ],
 )
 def test_wrong_options_are_refused_by_name(values: dict[str, Any], message: str) -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import re
-import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
@@ -17,6 +13,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from ..store import write_bytes
 from .style import GRID, INK, MUTED, PAPER, SETTINGS
@@ -51,16 +48,21 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Files:
-    """A drawing in its three formats."""
+    """A drawing in its three formats, and what is said about it; `width` is in points."""
 
-    drawing: Drawing
+    name: str
+    title: str
+    caption: str
+    alt: str
+    wide: bool
+    width: int
     png: bytes
     svg: bytes
     pdf: bytes
 
     def write(self, folder: Path) -> None:
         for suffix in ("png", "svg", "pdf"):
-            write_bytes(folder / f"{self.drawing.name}.{suffix}", getattr(self, suffix))
+            write_bytes(folder / f"{self.name}.{suffix}", getattr(self, suffix))
 
     def inline_svg(self, prefix: str) -> str:
         """The SVG as an element of the page, with ids of its own and the page's colours and font."""
@@ -75,7 +77,7 @@ class Files:
         text = re.sub(r">\s+<", "><", text)
         size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text)
         assert size is not None  # matplotlib always writes it
-        opening = f'<svg viewBox="0 0 {size[1]} {size[2]}" role="img" aria-label="{escape(self.drawing.alt)}">'
+        opening = f'<svg viewBox="0 0 {size[1]} {size[2]}" role="img" aria-label="{escape(self.alt)}">'
         return opening + text[text.index(">") + 1 :]
 
 
@@ -92,42 +94,21 @@ def style() -> Iterator[None]:
         yield
 
 
-def render(drawings: Sequence[Drawing]) -> list[Files]:
-    """All formats of some drawings, on all cores where processes can be forked. The same drawing gives the same bytes.
-
-    Matplotlib takes about half a second a figure for the three formats, most of it pure Python.
-    """
-    workers = min(len(drawings), len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1)
-    if workers < 2:
-        content = [_formats(drawing) for drawing in drawings]
-    else:
-        # Forked workers have the figures already: nothing is pickled but the finished files. They use no torch, whose
-        # threads do not survive a fork; that is what Python warns of.
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
-            fork = multiprocessing.get_context("fork")
-            with ProcessPoolExecutor(workers, fork, initializer=_inherit, initargs=(drawings,)) as pool:
-                content = list(pool.map(_formats_of, range(len(drawings))))
-    return [Files(drawing, *formats) for drawing, formats in zip(drawings, content, strict=True)]
-
-
-_inherited: list[Drawing] = []
-
-
-def _inherit(drawings: Sequence[Drawing]) -> None:
-    _inherited[:] = drawings
-
-
-def _formats_of(index: int) -> tuple[bytes, bytes, bytes]:
-    return _formats(_inherited[index])
-
-
-def _formats(drawing: Drawing) -> tuple[bytes, bytes, bytes]:
-    """PNG, SVG, PDF."""
-    return (
-        _saved(drawing.figure, "png", {"Software": None}),
-        _saved(drawing.figure, "svg", {"Date": None}),
-        _saved(drawing.figure, "pdf", {"CreationDate": None}),
+def render(drawing: Drawing) -> Files:
+    """All formats of a drawing. The same drawing gives the same bytes."""
+    for text in drawing.figure.findobj(Text):
+        if hasattr(text, "set_fontfeatures"):  # since matplotlib 3.11, which else joins the f and i of "filter"
+            text.set_fontfeatures(("-liga",))  # a joined letter cannot be searched for, and is a font file of its own
+    return Files(
+        drawing.name,
+        drawing.title,
+        drawing.caption,
+        drawing.alt,
+        drawing.wide,
+        round(drawing.figure.get_figwidth() * 72),
+        png=_saved(drawing.figure, "png", {"Software": None}),
+        svg=_saved(drawing.figure, "svg", {"Date": None}),
+        pdf=_saved(drawing.figure, "pdf", {"CreationDate": None}),
     )
 
 

@@ -69,7 +69,7 @@ def make_page(chapters: Sequence[Chapter], left_out: Sequence[LeftOut], look: Ma
 
 def _chapter(chapter: Chapter, look: Mapping[str, Look], root: Path, embedded: Mapping[str, str]) -> dict[str, Any]:
     group = chapter.group
-    by_name = {figure.drawing.name: figure for figure in chapter.figures}
+    by_name = {figure.name: figure for figure in chapter.figures}
     sections = [
         {"title": title, "figures": [_figure(group, by_name[name], embedded) for name in names if name in by_name]}
         for title, names in SECTIONS
@@ -89,21 +89,20 @@ def _chapter(chapter: Chapter, look: Mapping[str, Look], root: Path, embedded: M
 
 
 def _figure(group: Group, figure: Files, embedded: Mapping[str, str]) -> dict[str, Any]:
-    drawing = figure.drawing
-    name = f"{group.slug}-{drawing.name}"
+    name = f"{group.slug}-{figure.name}"
     return {
         "id": name,
-        "title": drawing.title,
-        "caption": drawing.caption,
-        "wide": drawing.wide,
-        "width": round(drawing.figure.get_figwidth() * 72),
+        "title": figure.title,
+        "caption": figure.caption,
+        "wide": figure.wide,
+        "width": figure.width,
         "content": Markup(embedded.get(name, "")),
     }
 
 
 def _embedded(chapters: Sequence[Chapter], room: int) -> dict[str, str]:
     """Each figure as an element of the page. Where they need more room, the largest become pictures, then texts."""
-    found = {f"{c.group.slug}-{figure.drawing.name}": figure for c in chapters for figure in c.figures}
+    found = {f"{c.group.slug}-{figure.name}": figure for c in chapters for figure in c.figures}
     elements = {name: figure.inline_svg(name) for name, figure in found.items()}
     for replacement in (_picture, _words):
         for name in sorted(elements, key=lambda name: -len(elements[name])):
@@ -115,11 +114,11 @@ def _embedded(chapters: Sequence[Chapter], room: int) -> dict[str, str]:
 
 def _picture(figure: Files) -> str:
     data = base64.b64encode(figure.png).decode()
-    return f'<img alt="{escape(figure.drawing.alt)}" src="data:image/png;base64,{data}">'
+    return f'<img alt="{escape(figure.alt)}" src="data:image/png;base64,{data}">'
 
 
 def _words(figure: Files) -> str:
-    return f"<p>{escape(figure.drawing.alt)} The figure itself is beside this page, in the folder figures.</p>"
+    return f"<p>{escape(figure.alt)} The figure itself is beside this page, in the folder figures.</p>"
 
 
 def _facts(group: Group) -> str:

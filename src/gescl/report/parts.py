@@ -77,21 +77,21 @@ def read_events(folder: Path) -> Events:
 
 
 def read_kernels(folder: Path) -> Kernels:
-    """The first convolution of a saved model."""
+    """The first convolution of a saved model: the one that has as many inputs as images have channels."""
     tensors, header = read_tensors(folder / "model.gescl")
-    channels = header.get("shape", [None])[0] if isinstance(header, dict) else None
-    for name, tensor in tensors.items():
-        if name.startswith("net.trunk.") and name.endswith(".weight") and tensor.ndim == 4:
-            if tensor.shape[1] != channels:
-                continue
-            break
-    else:
-        raise DataError("model.gescl has no convolution that sees the image")
-    # Filters are numbered through all layers in forward order, so the first layer's come first.
-    layer = name.removeprefix("net.trunk.").removesuffix(".weight")
-    important = tensors.get("method.important")
-    mask = None if important is None else important[: len(tensor)].bool().numpy()
-    return Kernels(layer, tensor.float().numpy(), mask)
+    try:
+        channels = header["shape"][0]
+        trunk = {name: tensor for name, tensor in tensors.items() if name.startswith("net.trunk.")}
+        convolutions = {name: tensor for name, tensor in trunk.items() if tensor.ndim == 4}
+        name = next(name for name, tensor in convolutions.items() if tensor.shape[1] == channels)
+        weights = convolutions[name].numpy().astype(np.float32)
+        # Filters are numbered through all layers in forward order, so the first layer's come first.
+        mask = tensors["method.important"].numpy()[: len(weights)] if "method.important" in tensors else None
+    except StopIteration as error:
+        raise DataError("model.gescl has no convolution that sees the image") from error
+    except (KeyError, IndexError, TypeError) as error:
+        raise DataError(f"model.gescl is of a kind that is not known here ({error})") from error
+    return Kernels(name.removeprefix("net.trunk.").removesuffix(".weight"), weights, mask)
 
 
 def read_samples(folder: Path) -> list[Samples]:

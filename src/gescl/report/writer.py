@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import DataError
@@ -11,11 +11,12 @@ from ..store import write_bytes
 from .capacity import draw_capacity
 from .cost import draw_cost
 from .curves import draw_average, draw_every_task, draw_first_task
-from .drawing import Drawing, render, style
+from .drawing import Drawing, Files, render, style
 from .grouping import group_runs
 from .importance import draw_importance, draw_kernels
 from .matrices import draw_matrices
 from .page import Chapter, make_page
+from .parallel import in_parallel
 from .runs import Group, read_runs
 from .samples import draw_samples
 from .style import Looks, looks
@@ -53,12 +54,9 @@ def write_report(runs: Path, out: Path) -> Path:
         log.warning("left out %s: %s", item.folder, item.reason)
     groups = group_runs(good)
     look = looks(label for group in groups for label in group.methods)
-    with style():
-        drawings = [(group, drawing) for group in groups for draw in DRAWERS if (drawing := draw(group, look))]
-        files = render([drawing for _, drawing in drawings])
+    figures = _figures(groups, look)
     chapters = []
-    for group in groups:
-        own = [file for (owner, _), file in zip(drawings, files, strict=True) if owner is group]
+    for group, own in zip(groups, figures, strict=True):
         tables = [table for table in (methods_table(group), differences_table(group)) if table is not None]
         for file in own:
             file.write(out / "figures" / group.slug)
@@ -68,3 +66,23 @@ def write_report(runs: Path, out: Path) -> Path:
     page = out / "report.html"
     write_bytes(page, make_page(chapters, left_out, look, runs).encode())
     return page
+
+
+def _figures(groups: Sequence[Group], look: Looks) -> list[list[Files]]:
+    """Every group's figures."""
+    jobs = [(group, draw) for group in groups for draw in DRAWERS]
+
+    def work(number: int) -> tuple[Files | None, list[str]]:
+        group, draw = jobs[number]
+        drawing = draw(group, look)
+        return (render(drawing) if drawing is not None else None), group.remarks
+
+    with style():
+        done = in_parallel(work, len(jobs))
+    for (group, _), (_, remarks) in zip(jobs, done, strict=True):
+        for remark in remarks:
+            group.remark(remark)
+    return [
+        [files for (owner, _), (files, _) in zip(jobs, done, strict=True) if owner is group and files is not None]
+        for group in groups
+    ]

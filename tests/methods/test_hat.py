@@ -151,7 +151,7 @@ def test_compensation_stays_finite_for_any_embedding() -> None:
 
 
 def test_the_regulariser_counts_gates_on_unused_filters_alone() -> None:
-    learner = learned(Hat(lam=0.5), [stripes("a")])
+    learner = learned(Hat(lam=0.5, s_max=400), [stripes("a")])
     keeper = keeper_of(learner)
     task = stripes("b", seed=1)
     lesson = Lesson(1, task, 0, 16, [(1, task.train)], [(1, task.val)])
@@ -207,13 +207,20 @@ def test_a_larger_price_leaves_more_filters_free() -> None:
 # Odd ends -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_validated_is_what_is_used_afterwards() -> None:
-    epochs: list[Any] = []
-    learner = Learner("small", Hat(), training=FAST, on_epoch=epochs.append)
-    task = stripes("a")
-    learner.learn(task)
-    best = min(epochs, key=lambda epoch: epoch.val_loss)
-    assert learner.evaluate(task, "val") == pytest.approx(best.val_accuracy)
+@pytest.mark.parametrize("gates", ["hard", "soft"])
+def test_what_is_validated_is_what_is_used_afterwards(gates: Any) -> None:
+    seen: list[tuple[float, Tensor, Tensor]] = []
+    learner = Learner("small", Hat(gates=gates, s_max=50), training=FAST)
+
+    def watch(epoch: Any) -> None:
+        keeper = keeper_of(learner)
+        expected = torch.sigmoid(50 * keeper.embedding.detach())
+        seen.append((epoch.val_loss, expected.round() if gates == "hard" else expected, learner.net.gates[0]))
+
+    learner.on_epoch = watch
+    learner.learn(stripes("a"))
+    assert all(torch.equal(validated, expected) for _, expected, validated in seen)
+    assert torch.equal(learner.net.gates[0], min(seen, key=lambda each: each[0])[1])
 
 
 def test_a_network_whose_every_filter_is_used_goes_on_learning_heads() -> None:

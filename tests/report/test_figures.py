@@ -10,15 +10,18 @@ import numpy as np
 import pytest
 from matplotlib.collections import PatchCollection
 
-from gescl.report import importance, samples
 from gescl.report.capacity import draw_capacity, layers_of
 from gescl.report.cost import draw_cost, short_number
+from gescl.report.curves import draw_first_task
 from gescl.report.drawing import Drawing, render, style
 from gescl.report.grouping import group_runs
+from gescl.report.importance import draw_importance, draw_kernels
+from gescl.report.matrices import draw_matrices
 from gescl.report.runs import Group, read_runs
+from gescl.report.samples import draw_samples
 from gescl.report.style import looks
 from gescl.report.training_curves import draw_training
-from gescl.report.writer import DRAWERS
+from gescl.report.writer import DRAWERS, Drawer
 
 from .conftest import Report
 from .made import LAYERS, fading, write_run
@@ -34,11 +37,12 @@ def group_of(folder: Path) -> Group:
     return group
 
 
-def drawn(folder: Path) -> tuple[Group, dict[str, Drawing]]:
+def drawn(folder: Path, *drawers: Drawer) -> tuple[Group, dict[str, Drawing]]:
+    """The figures that some drawers, or all, make of the runs in a folder."""
     group = group_of(folder)
     look = looks(group.methods)
     with style():
-        found = [drawing for draw in DRAWERS if (drawing := draw(group, look)) is not None]
+        found = [drawing for draw in drawers or DRAWERS if (drawing := draw(group, look)) is not None]
     return group, {drawing.name: drawing for drawing in found}
 
 
@@ -55,7 +59,7 @@ def test_every_figure_is_written_in_three_formats(report: Report) -> None:
 
 def test_the_same_runs_give_the_same_files(tmp_path: Path) -> None:
     write_run(tmp_path, "gescl")
-    chosen = [drawn(tmp_path)[1]["first-task"] for _ in range(2)]
+    chosen = [drawn(tmp_path, draw_first_task)[1]["first-task"] for _ in range(2)]
     with style():
         one, again = map(render, chosen)
     assert (one.png, one.svg, one.pdf) == (again.png, again.svg, again.pdf)
@@ -64,7 +68,7 @@ def test_the_same_runs_give_the_same_files(tmp_path: Path) -> None:
 def test_a_figure_in_the_page_is_well_formed_and_has_names_of_its_own(tmp_path: Path) -> None:
     write_run(tmp_path, "gescl")
     with style():
-        file = render(drawn(tmp_path)[1]["capacity"])
+        file = render(drawn(tmp_path, draw_capacity)[1]["capacity"])
     inline = [file.inline_svg(prefix) for prefix in ("one", "two")]
     ids = [set(re.findall(r' id="([^"]+)"', text)) for text in inline]
     assert ids[0] and not ids[0] & ids[1]
@@ -77,7 +81,7 @@ def test_a_figure_in_the_page_is_well_formed_and_has_names_of_its_own(tmp_path: 
 def test_the_alternative_text_tells_first_and_last_accuracy(tmp_path: Path) -> None:
     write_run(tmp_path, "gescl", accuracy=[[0.9], [0.85, 0.9]])
     write_run(tmp_path, "finetune", accuracy=[[0.92], [0.41, 0.9]])
-    _, figures = drawn(tmp_path)
+    _, figures = drawn(tmp_path, draw_first_task, draw_matrices)
     assert "gescl from 0.90 to 0.85; finetune from 0.92 to 0.41" in figures["first-task"].alt
     assert "finetune .41, .90" in figures["accuracy-matrix"].alt
 
@@ -85,7 +89,7 @@ def test_the_alternative_text_tells_first_and_last_accuracy(tmp_path: Path) -> N
 def test_lines_and_bands_are_mean_and_range_over_seeds(tmp_path: Path) -> None:
     for seed, last in enumerate((0.7, 0.8, 0.6)):
         write_run(tmp_path, "gescl", seed, accuracy=[[0.9], [last, 0.9]])
-    (axes,) = drawn(tmp_path)[1]["first-task"].figure.axes
+    (axes,) = drawn(tmp_path, draw_first_task)[1]["first-task"].figure.axes
     assert np.asarray(axes.lines[0].get_ydata()).tolist() == pytest.approx([0.9, 0.7])
     band = np.asarray(axes.collections[0].get_paths()[0].vertices)
     assert band[:, 1].min() == pytest.approx(0.6) and band[:, 1].max() == pytest.approx(0.9)
@@ -107,13 +111,13 @@ def test_methods_that_do_not_tell_filters_apart_have_no_capacity(tmp_path: Path)
     group = group_of(tmp_path)
     with style():
         assert draw_capacity(group, looks(group.methods)) is None
-        assert importance.draw_importance(group, looks(group.methods)) is None
+        assert draw_importance(group, looks(group.methods)) is None
 
 
 def test_important_kernels_are_framed(tmp_path: Path) -> None:
     write_run(tmp_path, "gescl")
     write_run(tmp_path, "finetune")
-    drawing = drawn(tmp_path)[1]["kernels"]
+    drawing = drawn(tmp_path, draw_kernels)[1]["kernels"]
     frames = [
         len(part.get_paths()) for axes in drawing.figure.axes for part in axes.collections
         if isinstance(part, PatchCollection)
@@ -125,7 +129,7 @@ def test_important_kernels_are_framed(tmp_path: Path) -> None:
 def test_predictions_are_marked_right_or_wrong(tmp_path: Path) -> None:
     write_run(tmp_path, "gescl")
     write_run(tmp_path, "finetune")
-    drawing = drawn(tmp_path)[1]["samples"]
+    drawing = drawn(tmp_path, draw_samples)[1]["samples"]
     texts = [text.get_text() for axes in drawing.figure.axes for text in axes.texts]
     assert texts.count("✗ left") == 6  # three tasks, two methods
     assert texts.count("✓ left") == 12 and texts.count("✓ right") == 6
@@ -135,14 +139,14 @@ def test_predictions_are_marked_right_or_wrong(tmp_path: Path) -> None:
 def test_samples_of_runs_with_other_images_are_not_mixed(tmp_path: Path) -> None:
     write_run(tmp_path, "gescl", 0)
     write_run(tmp_path, "finetune", 0, classes=("up", "down"))
-    found = samples.draw_samples(group_of(tmp_path), looks(["gescl", "finetune"]))
+    found = draw_samples(group_of(tmp_path), looks(["gescl", "finetune"]))
     assert found is not None and "finetune" in found.alt  # the same images: the seed decides
     other = tmp_path / "other"
     write_run(other, "gescl", 0)
     write_run(other, "finetune", 1, accuracy=fading("finetune", 1))
     (other / "digits" / "finetune" / "seed-1" / "samples.safetensors").unlink()
     group = group_of(other)
-    found = samples.draw_samples(group, looks(["gescl", "finetune"]))
+    found = draw_samples(group, looks(["gescl", "finetune"]))
     assert found is not None and "finetune" not in found.alt
     assert any(remark.startswith("Sample images of finetune cannot be shown") for remark in group.remarks)
 
@@ -186,7 +190,7 @@ def test_a_part_that_cannot_be_read_costs_its_figure_alone(tmp_path: Path, name:
 def test_another_seed_stands_in_for_a_damaged_part(tmp_path: Path) -> None:
     (write_run(tmp_path, "gescl", 0) / "model.gescl").unlink()
     write_run(tmp_path, "gescl", 1)
-    group, figures = drawn(tmp_path)
+    group, figures = drawn(tmp_path, draw_kernels)
     assert "kernels" in figures and not group.remarks
 
 
@@ -213,10 +217,10 @@ def test_streams_of_any_length_and_with_gaps_can_be_drawn(
 def test_names_of_any_kind_can_be_drawn(tmp_path: Path) -> None:
     names = ["$x_1$", "漢字", "a" * 60]
     write_run(tmp_path, "method $\\frac$", tasks=names, classes=("$", "<b>"))
-    _, figures = drawn(tmp_path)
+    _, figures = drawn(tmp_path, draw_matrices, draw_samples)
     with style():
-        for name in ("accuracy-matrix", "samples"):
-            ElementTree.fromstring(render(figures[name]).svg)
+        for drawing in figures.values():
+            ElementTree.fromstring(render(drawing).svg)
 
 
 def test_a_loss_of_zero_fits_a_logarithmic_axis(tmp_path: Path) -> None:

@@ -26,7 +26,9 @@ from .training_curves import draw_training
 
 log = logging.getLogger("gescl")
 
-DRAWERS: tuple[Callable[[Group, Looks], Drawing | None], ...] = (
+#: Draws one figure of a group, or nothing where its runs do not have what it shows.
+Drawer = Callable[[Group, Looks], Drawing | None]
+DRAWERS: tuple[Drawer, ...] = (
     draw_first_task,
     draw_average,
     draw_every_task,

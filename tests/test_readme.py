@@ -14,7 +14,8 @@ PAGES = [ROOT / "README.md", ROOT / "docs" / "adding-a-method.md"]
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [text for name, text in fences if name == language]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -165,7 +165,7 @@ def test_the_reserve_rests_at_zero_even_where_the_activation_has_a_slope_there()
 @pytest.mark.parametrize("network", ["small", "ags6"])
 def test_old_tasks_do_not_depend_on_free_filters(network: str) -> None:
     tasks = [stripes(str(k), seed=k) for k in range(2)]
-    learner = learned(Roomy(), tasks, network)
+    learner = learned(Roomy(), tasks, network, Training(epochs=2, lr=2e-3, batch_size=16))
     keeper = keeper_of(learner)
     for part in learner.net.graph.per_layer(keeper.important):
         assert part.any() and not part.all(), "both kinds, or the test is vacuous"

@@ -96,28 +96,6 @@ def test_state_is_one_number_per_weight_of_the_trunk_and_survives_a_file(method:
         assert tensor.any() and torch.equal(tensor, loaded.keeper.state()[name]), name
 
 
-@pytest.mark.parametrize("method", HOLDING, ids=lambda method: method.name)
-def test_a_failed_task_leaves_the_importance_as_it_was(method: Method) -> None:
-    learner = learned(method, [stripes("a")])
-    before = {name: tensor.clone() for name, tensor in learner.keeper.state().items()}
-    end_task = learner.keeper.end_task
-
-    def fail(lesson: Any) -> None:
-        end_task(lesson)
-        raise KeyboardInterrupt
-
-    learner.keeper.end_task = fail  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        learner.learn(stripes("b", seed=1))
-    del learner.keeper.end_task
-    for name, tensor in learner.keeper.state().items():
-        assert torch.equal(tensor, before[name]), name
-    learner.learn(stripes("b", seed=1))
-    undisturbed = learned(method, [stripes("a"), stripes("b", seed=1)])
-    for name, tensor in undisturbed.net.state_dict().items():
-        assert torch.equal(tensor, learner.net.state_dict()[name]), name
-
-
 def test_importance_of_another_network_is_refused() -> None:
     keeper = keeper_of(learned(Mas(), [stripes("a")]))
     state = keeper.state()

@@ -42,7 +42,7 @@ def test_a_folder_without_a_run_is_one_message_and_exit_code_1(tmp_path: Path) -
 def test_the_demonstration_ends_with_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def quick(name: str, method: str) -> object:
+    def quick(name: str, method: str, settings: list[str]) -> object:
         return load_recipe("digits", method=method, settings=["training.epochs=1", "stream.tasks=2"])
 
     monkeypatch.setattr(demo, "load_recipe", quick)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gescl.report.grouping import group_runs
+from gescl.report.grouping import foremost, group_runs
 from gescl.report.runs import Group, read_runs
 
 from .made import fading, write_run
@@ -71,6 +71,25 @@ def test_methods_come_in_a_fixed_order_with_variants_and_strangers(tmp_path: Pat
     assert list(group.methods) == [
         "gescl", "gescl+psi-1", "gescl+without-nu", "ags-cl", "finetune", "joint", "aardvark", "zebra",
     ]  # fmt: skip
+
+
+def test_settings_are_ordered_by_number(tmp_path: Path) -> None:
+    for strength in (10.0, 2.0, 0.5):
+        write_run(tmp_path / str(strength), "gescl", tables={"method": {"mu_s": strength}})
+    (group,) = groups(tmp_path)
+    assert list(group.methods) == ["gescl (mu_s=0.5)", "gescl (mu_s=2.0)", "gescl (mu_s=10.0)"]
+
+
+def test_of_many_methods_the_best_are_shown_in_panels(tmp_path: Path) -> None:
+    for method, accuracy in (("gescl", 0.6), ("ewc", 0.9), ("si", 0.5), ("finetune", 0.7)):
+        write_run(tmp_path, method, accuracy=[[accuracy]])
+    (group,) = groups(tmp_path)
+    assert foremost(group, 4) is group
+    assert list(foremost(group, 2).methods) == ["ewc", "finetune"]
+    assert group.remarks[-1] == (
+        "Figures with a panel a method show the 2 of 4 methods with the highest average accuracy."
+    )
+    assert len(group.methods) == 4
 
 
 def test_missing_seeds_are_said(tmp_path: Path) -> None:

@@ -37,19 +37,20 @@ def draw_cost(group: Group, look: Looks) -> Drawing | None:
         label: summary([metrics.average_accuracy(run.result.accuracy) for run in runs])
         for label, runs in group.methods.items()
     }
-    legend = min(5, len(accuracies))
+    widest = 0.35 + 0.06 * max(len(shortened(label)) for label in accuracies)  # inches of a name in the legend
+    legend = max(1, min(5, len(accuracies), int(6.6 / widest)))
     lines = -(-len(accuracies) // legend)
     figure, (axes,) = panels(1, 3, (1.95, 1.85), top=0.2 + 0.17 * lines, share=False)
     told: dict[str, list[str]] = {}
     for axis, cost in zip(axes, costs, strict=True):
         amounts = {label: summary([cost.of(run) for run in runs]) for label, runs in group.methods.items()}
-        for label, accuracy in accuracies.items():
+        for label, accuracy in reversed(list(accuracies.items())):  # the first method is drawn last, on top
             amount = amounts[label]
             if amount is None or accuracy is None:
                 continue
             _point(axis, amount, accuracy, look[label])
             told.setdefault(label, []).append(f"{amount.mean:.4g}")
-        _arrange(axis, cost, [amount.mean for amount in amounts.values() if amount])
+        _arrange(axis, cost, [amount.mean + (amount.sd or 0.0) for amount in amounts.values() if amount])
         axis.sharey(axes[0])
         axis.tick_params(labelleft=axis is axes[0])
     if not told:
@@ -57,10 +58,11 @@ def draw_cost(group: Group, look: Looks) -> Drawing | None:
     axes[0].set_ylabel("average accuracy")
     handles = [
         Line2D([], [], linestyle="", marker=look[label].marker, color=look[label].colour, label=shortened(label))
-        for label in told
+        for label in accuracies
+        if label in told
     ]
     figure.legend(handles=handles, loc="upper left", ncols=legend, borderaxespad=0.3, handletextpad=0.1)
-    listed = "; ".join(f"{label} {', '.join(amounts)}" for label, amounts in told.items())
+    listed = "; ".join(f"{label} {', '.join(told[label])}" for label in accuracies if label in told)
     return Drawing(
         "cost",
         "Cost against accuracy",
@@ -108,7 +110,7 @@ def _arrange(axes: Axes, cost: Cost, amounts: list[float]) -> None:
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlim(-35, max([*amounts, 1000]) * 3)
     else:
-        axes.set_xlim(0, max([*amounts, 1e-9]) * 1.2)
+        axes.set_xlim(0, max([*amounts, 1e-9]) * 1.15)
         axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
+from .. import metrics
 from .runs import Group, Run, unique
+from .statistics import summary
 from .style import method_order
 
 
@@ -25,6 +28,23 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
         methods = _by_method(members)
         groups.append(Group(name, detail, slug, methods, list(_remarks(methods))))
     return groups
+
+
+def foremost(group: Group, most: int) -> Group:
+    """The group with only so many of its methods: those with the highest average accuracy. The reader is told."""
+    if len(group.methods) <= most:
+        return group
+
+    def accuracy(label: str) -> float:
+        found = summary([metrics.average_accuracy(run.result.accuracy) for run in group.methods[label]])
+        return found.mean if found else 0.0
+
+    best = sorted(group.methods, key=accuracy, reverse=True)[:most]
+    group.remark(
+        f"Figures with a panel a method show the {most} of {len(group.methods)} methods "
+        "with the highest average accuracy."
+    )
+    return replace(group, methods={label: runs for label, runs in group.methods.items() if label in best})
 
 
 def _by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:

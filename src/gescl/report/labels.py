@@ -20,14 +20,15 @@ def label_ends(axes: Axes, at: float, ends: Mapping[str, float], look: Mapping[s
     line. To be called when the axes' limits are set."""
     known = sorted((value, label) for label, value in ends.items() if not np.isnan(value))
     bottom, top = axes.get_ylim()
-    gap = (top - bottom) / LABELS_PER_AXIS
+    crowd = max(1.0, len(known) / LABELS_PER_AXIS)
+    gap = (top - bottom) / LABELS_PER_AXIS / crowd
     places = spread([value for value, _ in known], gap, bottom, top)
     left, right = axes.get_xlim()
     step = (right - left) / 100
     for (value, label), place in zip(known, places, strict=True):
         xs = [at, right + 2 * step, right + 6 * step]
         axes.plot(xs, [value, place, place], clip_on=False, linewidth=0.8, color=look[label].colour)
-        axes.text(right + 7.5 * step, place, shortened(label), va="center", size=_size(label))
+        axes.text(right + 7.5 * step, place, shortened(label), va="center", size=_size(label) / crowd)
 
 
 def room_for(labels: Iterable[str]) -> float:

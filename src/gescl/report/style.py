@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -97,11 +98,13 @@ def base_method(label: str) -> str:
     return label.split(" (")[0].split("+")[0]
 
 
-def method_order(label: str) -> tuple[int, str]:
-    """Sort key: methods in a fixed order, each followed by its variants; unknown names last."""
+def method_order(label: str) -> tuple[int, list[str | float]]:
+    """Sort key: methods in a fixed order, each followed by its variants; unknown names last. Numbers go by size."""
     known = list(COLOURS)
     base = base_method(label)
-    return (known.index(base) if base in known else len(known), label)
+    parts = re.split(r"(\d+(?:\.\d+)?)", label)  # text and numbers in turn
+    natural = [float(part) if place % 2 else part for place, part in enumerate(parts)]
+    return (known.index(base) if base in known else len(known), natural)
 
 
 def looks(labels: Iterable[str]) -> dict[str, Look]:
@@ -119,7 +122,7 @@ def looks(labels: Iterable[str]) -> dict[str, Look]:
             # Colours, markers and dashes repeat after 9, 9 and 3: shifted each round, no two labels share all of them.
             turn, place = divmod(further, len(FURTHER_COLOURS))
             dash = DASHES[(place + turn) % len(DASHES)]
-            result[label] = Look(FURTHER_COLOURS[place], MARKERS[(place + turn) % len(MARKERS)], dash)
+            result[label] = Look(FURTHER_COLOURS[place], MARKERS[(place + turn + 4) % len(MARKERS)], dash)
             further += 1
     return result
 

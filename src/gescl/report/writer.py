@@ -12,7 +12,7 @@ from .capacity import draw_capacity
 from .cost import draw_cost
 from .curves import draw_average, draw_every_task, draw_first_task
 from .drawing import Drawing, Files, render, style
-from .grouping import group_runs
+from .grouping import foremost, group_runs
 from .importance import draw_importance, draw_kernels
 from .matrices import draw_matrices
 from .page import Chapter, make_page
@@ -28,6 +28,9 @@ log = logging.getLogger("gescl")
 
 #: Draws one figure of a group, or nothing where its runs do not have what it shows.
 Drawer = Callable[[Group, Looks], Drawing | None]
+#: These have a line or a point a method; all others have a panel or a row, of which only so many can be looked at.
+OVERVIEWS: tuple[Drawer, ...] = (draw_first_task, draw_average, draw_cost)
+MOST_PANELS = 12
 DRAWERS: tuple[Drawer, ...] = (
     draw_first_task,
     draw_average,
@@ -76,7 +79,7 @@ def _figures(groups: Sequence[Group], look: Looks) -> list[list[Files]]:
 
     def work(number: int) -> tuple[Files | None, list[str]]:
         group, draw = jobs[number]
-        drawing = draw(group, look)
+        drawing = draw(group if draw in OVERVIEWS else foremost(group, MOST_PANELS), look)
         return (render(drawing) if drawing is not None else None), group.remarks
 
     with style():

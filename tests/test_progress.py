@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from gescl import Experiment, Learner, TaskRecord, UsageError, load_recipe
-from gescl.live import LiveView
+from gescl.live import BAR, LiveView
 from gescl.methods.method import Capacity
 from gescl.progress import PlainView, Watcher, epoch_bar, watch
 from gescl.tensorboard import TensorBoardLog
@@ -124,13 +124,11 @@ def test_the_matrix_fills_in_and_the_newest_tasks_stay_in_sight() -> None:
 
 
 def test_capacity_is_a_bar_a_layer() -> None:
-    view = LiveView(terminal(), "", TASKS, epochs=2)
+    view = LiveView(terminal(width=60), "", TASKS, epochs=2)
     view.capacity = Capacity(important={"conv1": 16, "conv2": 8}, free={"conv1": 0, "conv2": 24})
-    bars = {words[0]: words for line in shown(view) if (words := line.split()) and words[0].startswith("conv")}
-    if not bars:  # beside the matrix
-        bars = {words[-3]: words[-3:] for line in shown(view) if (words := line.split()) and "conv" in line}
-    assert bars["conv1"][-1] == "16/16" and bars["conv2"][-1] == "8/32"
-    assert bars["conv1"][1].count("━") == 24
+    bars = [line.split() for line in shown(view)[-2:]]
+    assert bars[0] == ["conv1", "━" * BAR, "16/16"]
+    assert bars[1][0] == "conv2" and bars[1][-1] == "8/32"
 
 
 def test_a_finished_run_draws_nothing_and_an_interrupted_one_leaves_the_terminal_in_order() -> None:
@@ -145,6 +143,17 @@ def test_a_finished_run_draws_nothing_and_an_interrupted_one_leaves_the_terminal
         raise KeyboardInterrupt
     assert "loss 0.750" in printed(console)
     assert printed(console).rstrip().endswith("\x1b[?25h")  # the cursor is back
+
+
+def test_a_view_that_is_forced_into_a_file_ends_with_a_line() -> None:
+    console = Console(file=StringIO(), width=80)
+    clock = Clock()
+    with LiveView(console, "digits", TASKS, epochs=2, clock=clock) as view:
+        clock.now = 1.0
+        view.epoch(epoch(0, 2))
+    lines = printed(console).splitlines(keepends=True)
+    assert lines[0].startswith("digits") and lines[-1].endswith("\n")
+    assert "loss 0.750  val. accuracy 0.875  rate 0.002\n" in lines[2]  # nothing is cut at 80 columns
 
 
 class Recorder:

@@ -19,7 +19,7 @@ from .training import Epoch
 if TYPE_CHECKING:
     from .learner import Learner, TaskRecord
 
-BAR = 24  # characters
+BAR = 20  # characters; all fits 80 columns
 DONE, HELD = "cyan", "dark_orange3"  # colours of bars
 REDRAWS = 0.1  # seconds between two pictures, at least
 # Steps of viridis, told apart by colour-blind people: from which accuracy on, the cell's background, its ink.
@@ -68,6 +68,8 @@ class LiveView:
         if self._live is not None:
             self._live.update(self.picture(), refresh=True)
             self._live.stop()
+            if not self.console.is_terminal:  # rich leaves the last line open there
+                self.console.print()
 
     def epoch(self, epoch: Epoch) -> None:
         self.now = epoch

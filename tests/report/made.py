@@ -77,7 +77,7 @@ def write_run(
     }
     write_json(folder / "result.json", result)
     _write_events(folder, result["tasks"], masked)
-    _write_tensors(folder, result["tasks"], masked, classes)
+    _write_tensors(folder, result["tasks"], classes)
     return folder
 
 
@@ -113,14 +113,12 @@ def _write_events(folder: Path, tasks: Sequence[str], masked: bool) -> None:
     (folder / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def _write_tensors(folder: Path, tasks: Sequence[str], masked: bool, classes: Sequence[str]) -> None:
+def _write_tensors(folder: Path, tasks: Sequence[str], classes: Sequence[str]) -> None:
     draw = torch.Generator().manual_seed(len(tasks))
     model = {
         "net.trunk.conv1.weight": torch.randn(8, 1, 3, 3, generator=draw),
         "net.trunk.conv2.weight": torch.randn(16, 8, 3, 3, generator=draw),
     }
-    if masked:
-        model["method.important"] = torch.arange(24) % 8 < 5
     write_tensors(folder / "model.gescl", model, {"shape": [1, 8, 8]})
     samples = {}
     for index in range(len(tasks)):

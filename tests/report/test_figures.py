@@ -106,6 +106,14 @@ def test_capacity_counts_important_redrawn_and_resting_filters(tmp_path: Path) -
     assert layers["conv1"].resting.tolist() == pytest.approx([2, 2, 1])
 
 
+def test_filters_of_a_method_that_redraws_none_are_free_as_they_are(tmp_path: Path) -> None:
+    file = write_run(tmp_path, "gescl") / "events.jsonl"
+    file.write_text(file.read_text().replace('"redrawn"', '"something else"'))
+    group = group_of(tmp_path)
+    layer = layers_of(group, "gescl", group.methods["gescl"])["conv1"]
+    assert layer.redrawn.tolist() == [0, 0, 0] and layer.resting.tolist() == [4, 3, 2]
+
+
 def test_methods_that_do_not_tell_filters_apart_have_no_capacity(tmp_path: Path) -> None:
     write_run(tmp_path, "finetune")
     group = group_of(tmp_path)
@@ -122,8 +130,8 @@ def test_important_kernels_are_framed(tmp_path: Path) -> None:
         len(part.get_paths()) for axes in drawing.figure.axes for part in axes.collections
         if isinstance(part, PatchCollection)
     ]  # fmt: skip
-    assert frames == [5]  # of the 8 kernels, as the model's mask says; fine-tuning has no mask
-    assert "gescl: 5 of 8 important" in drawing.alt
+    assert frames == [6]  # of the 8 kernels, as the log says; fine-tuning does not tell filters apart
+    assert "gescl: 6 of 8 important" in drawing.alt
 
 
 def test_predictions_are_marked_right_or_wrong(tmp_path: Path) -> None:

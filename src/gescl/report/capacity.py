@@ -67,7 +67,7 @@ def draw_capacity(group: Group, look: Looks) -> Drawing | None:
         Patch(facecolor=MUTED, alpha=0.3, label="free, redrawn for the next task"),
     ]
     if any(layer.resting.any() for layers in known.values() for layer in layers.values()):
-        handles.append(Patch(facecolor="none", edgecolor=GRID, label="free, set aside"))
+        handles.append(Patch(facecolor="none", edgecolor=GRID, label="free, left as it is"))
     figure.legend(handles=handles, loc="upper left", ncols=3, borderaxespad=0.3, handlelength=1.2, labelcolor=INK)
     told = "; ".join(
         f"{label}: " + ", ".join(f"{name} {layer.important[-1]:.0f} of {layer.size}" for name, layer in layers.items())
@@ -113,10 +113,9 @@ def _mean(counts: list[list[dict[str, int] | None]], layer: str) -> Counts:
 
 
 def _redrawn(group: Group, label: str, layer: str, free: Counts) -> Counts:
-    """How many filters were redrawn after each task, by the log of the run with the smallest seed, as a share of its
-    free ones; all free filters where no log says."""
+    """How many filters were redrawn after each task: the share of free ones in the run with the smallest seed."""
     events = first_good(group, label, read_events, "Redrawn filters")
-    share = np.ones(len(free))
+    share = np.zeros(len(free))
     for index, task in enumerate(events.tasks[: len(free)] if events else []):
         filters = task.get("filters", {}).get(layer, {})
         if "redrawn" in filters and "important" in filters:

@@ -13,7 +13,7 @@ from .drawing import Drawing
 from .labels import label_ends, room_for, shortened
 from .runs import Group
 from .statistics import as_array, mean_over_runs
-from .style import Looks, grid_of, panels, task_axis
+from .style import Looks, accuracy_axis, grid_of, panels, task_axis
 
 BAND = "The line is the mean over seeds, the band reaches from the lowest to the highest seed."
 
@@ -54,7 +54,7 @@ def draw_every_task(group: Group, look: Looks) -> Drawing:
     tasks = len(group.tasks)
     rows, columns = grid_of(len(means))
     figure, axes = panels(rows, columns, (2.1, 1.3))
-    floor = _floor(min(_lowest(mean) for mean in means.values()))
+    lowest = min(_lowest(mean) for mean in means.values())
     for place, panel in enumerate(panel for row in axes for panel in row):
         if place >= len(means):
             panel.set_visible(False)
@@ -68,7 +68,7 @@ def draw_every_task(group: Group, look: Looks) -> Drawing:
         panel.plot(steps, mean[:, 0], color=colour, linewidth=1.8)
         panel.plot(steps, np.diag(mean), "o", color=colour, markersize=2.6)
         panel.set_title(shortened(label, 34))
-        panel.set_ylim(floor, 1.02)
+        accuracy_axis(panel, lowest)
         at_bottom = place + columns >= len(means)
         task_axis(panel, tasks, "tasks learned" if at_bottom else "")
         panel.tick_params(labelbottom=at_bottom)
@@ -107,7 +107,7 @@ def _draw_curves(
             axes.fill_between(steps[there], low, high, color=look[label].colour, alpha=0.13, linewidth=0)
     task_axis(axes, tasks)
     axes.set_ylabel("test accuracy")
-    axes.set_ylim(_floor(min(_lowest(values) for values in curves.values())), 1.02)
+    accuracy_axis(axes, min(_lowest(values) for values in curves.values()))
     label_ends(axes, tasks, {label: mean[-1] for label, mean in means.items()}, look)
     told = "; ".join(f"{label} from {_number(mean[0])} to {_number(mean[-1])}" for label, mean in means.items())
     return Drawing(name, title, caption, f"Line chart: {title.lower()}, one line a method. {told}.", figure)
@@ -116,11 +116,6 @@ def _draw_curves(
 def _lowest(values: npt.NDArray[np.float64]) -> float:
     known = values[~np.isnan(values)]
     return float(known.min()) if len(known) else 1.0
-
-
-def _floor(lowest: float) -> float:
-    """The bottom of an accuracy axis: a round number a little below the lowest value."""
-    return max(0.0, float(np.floor(lowest * 10 - 0.3)) / 10)
 
 
 def _number(value: float) -> str:

@@ -56,9 +56,9 @@ def draw_importance(group: Group, look: Looks) -> Drawing | None:
     return Drawing(
         "importance",
         "Importance of every filter",
-        "Each column is a filter, each row a task: the brighter, the more the filter's response varied over that "
-        "task's images, relative to the layer's largest. Sorted by the importance gathered over all tasks; empty: free "
-        "at that time. The run with the smallest seed.",
+        "Each column is a filter, each row a task: the brighter, the more important to that task, relative to the "
+        "layer's largest (for gescl, how much the filter's response varies over the task's images). Sorted by the "
+        "importance gathered over all tasks; empty: free at that time. The run with the smallest seed.",
         "Strips of filter importance per task, sorted. Free after the last task: " + "; ".join(free_shares) + ".",
         figure,
         wide=True,
@@ -112,8 +112,8 @@ def draw_kernels(group: Group, look: Looks) -> Drawing | None:
         "kernels",
         "What the first layer's filters look for",
         "Kernels of the first layer after the last task; each is scaled to its own largest weight. Grey images: "
-        "red is positive, blue negative. Framed: important, held for old tasks; without a frame: free, drawn anew. "
-        "Methods without frames do not tell filters apart. The run with the smallest seed.",
+        "red is positive, blue negative. Framed: important, held for old tasks; the others are free. "
+        "Methods without any frame do not tell filters apart. The run with the smallest seed.",
         "Pictures of the first layer's kernels. " + "; ".join(told) + ("." if told else ""),
         figure,
         wide=True,

@@ -27,15 +27,13 @@ def draw_matrices(group: Group, look: Looks) -> Drawing:
     }
     tasks = group.tasks
     rows, columns = grid_of(len(means))
-    side = 2.1
-    figure, axes = panels(
-        rows, columns, (side, side), left=1.35, bottom=0.42, right=0.62, gap=(0.16, 0.36), share=False
-    )
+    names = [f"{shortened(name, 18)}  {k}" for k, name in enumerate(tasks, start=1)]
+    left = 0.12 + 0.062 * max(map(len, names))  # inches of an average letter
+    figure, axes = panels(rows, columns, (2.1, 2.1), left=left, right=0.62, gap=(0.16, 0.36), share=False)
     lowest = min(float(np.nanmin(mean)) if not np.isnan(mean).all() else 0.0 for mean in means.values())
     scale = Normalize(np.floor(lowest * 10) / 10, 1.0)
     numerals: list[Numeral] = []
     middle = np.arange(len(tasks)) + 0.5
-    names = [f"{shortened(name, 18)}  {k}" for k, name in enumerate(tasks, start=1)]
     shown = np.arange(len(tasks)) if len(tasks) <= MOST_NUMBERED else np.arange(4, len(tasks), 5)
     for place, panel in enumerate(panel for row in axes for panel in row):
         if place >= len(means):

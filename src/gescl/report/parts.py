@@ -85,13 +85,22 @@ def read_kernels(folder: Path) -> Kernels:
         convolutions = {name: tensor for name, tensor in trunk.items() if tensor.ndim == 4}
         name = next(name for name, tensor in convolutions.items() if tensor.shape[1] == channels)
         weights = convolutions[name].numpy().astype(np.float32)
-        # Filters are numbered through all layers in forward order, so the first layer's come first.
-        mask = tensors["method.important"].numpy()[: len(weights)] if "method.important" in tensors else None
     except StopIteration as error:
         raise DataError("model.gescl has no convolution that sees the image") from error
     except (KeyError, IndexError, TypeError) as error:
         raise DataError(f"model.gescl is of a kind that is not known here ({error})") from error
-    return Kernels(name.removeprefix("net.trunk.").removesuffix(".weight"), weights, mask)
+    layer = name.removeprefix("net.trunk.").removesuffix(".weight")
+    return Kernels(layer, weights, _important(folder, layer, len(weights)))
+
+
+def _important(folder: Path, layer: str, filters: int) -> npt.NDArray[np.bool_] | None:
+    """Which filters of a layer are important after the last task; None where the log does not say."""
+    try:
+        known = read_events(folder).tasks[-1]["filters"][layer]["important"]
+        mask = np.array(known, dtype=bool)
+    except (DataError, LookupError, TypeError, ValueError):
+        return None
+    return mask if mask.shape == (filters,) else None
 
 
 def read_samples(folder: Path) -> list[Samples]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator
+from matplotlib.ticker import FixedLocator, MultipleLocator
 
 # The page gives these four other values in dark mode, so nothing else may be drawn in exactly these colours.
 INK = "#1b1f24"
@@ -154,6 +155,15 @@ def grid_of(count: int) -> tuple[int, int]:
     """Rows and columns for some panels: three in a row, but four as two by two, and four in a row for ten or more."""
     columns = 2 if count == 4 else min(3 if count < 10 else 4, count)
     return -(-count // columns), columns
+
+
+def accuracy_axis(axes: Axes, lowest: float) -> None:
+    """From a round number a little below the lowest value to 1."""
+    floor = max(0.0, math.floor(lowest * 10 - 0.3) / 10)
+    span = 1 - floor
+    step = 0.2 if span > 0.6 else 0.1 if span > 0.3 else 0.05 if span > 0.1 else 0.02
+    axes.set_ylim(floor, 1 + 0.03 * span)
+    axes.yaxis.set_major_locator(MultipleLocator(step))
 
 
 def task_axis(axes: Axes, tasks: int, label: str = "tasks learned") -> None:

@@ -8,7 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 QUICK = ["--set", "training.epochs=1", "--set", "stream.tasks=2", "--threads", "1"]
 
@@ -45,6 +47,26 @@ def test_streams_are_listed(tmp_path: Path) -> None:
     done = gescl("data", "list", cwd=tmp_path)
     assert done.returncode == 0
     assert "scripts" in done.stdout and "digits" in done.stdout
+
+
+def test_a_broken_image_stops_a_run_by_name_or_is_left_out_and_listed(tmp_path: Path) -> None:
+    colours = np.random.default_rng(0).integers(0, 255, (2, 8, 16, 16, 3), dtype=np.uint8)
+    for label, images in zip(("bolt", "nut"), colours, strict=True):
+        folder = tmp_path / "photos" / "january" / "train" / label
+        folder.mkdir(parents=True)
+        for number, pixels in enumerate(images):
+            Image.fromarray(pixels).save(folder / f"{number}.png")
+    (folder / "broken.jpg").write_text("not an image")
+    (tmp_path / "mine.toml").write_text(
+        'name = "mine"\nnetwork = "small"\n[stream]\nname = "folder"\npath = "photos"\nimage_size = 16\n'
+        "[training]\nepochs = 1\n"
+    )
+    stopped = gescl("run", "mine.toml", "--method", "finetune", "--threads", "1", cwd=tmp_path)
+    assert stopped.returncode == 1 and "broken.jpg" in stopped.stderr and "Traceback" not in stopped.stderr
+    again = ("--skip-broken", "--out", "again")
+    done = gescl("run", "mine.toml", "--method", "finetune", "--threads", "1", *again, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "broken.jpg" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -49,13 +49,17 @@ def run(
     data: Data = None,
     out: Out = Path("runs"),
     device: Annotated[str, typer.Option(help="cpu, cuda, …; auto takes a GPU if there is one.")] = "auto",
+    skip_broken: Annotated[
+        bool, typer.Option("--skip-broken", help="Folders: leave out images that cannot be read, and list them.")
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run.")] = False,
     threads: Threads = None,
     live: Annotated[bool, typer.Option("--live/--plain", help="A live view, or a line a task.")] = console.is_terminal,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="TensorBoard events, beside the run.")] = False,
 ) -> None:
     """Run a recipe: learn its stream task after task and write what was measured."""
-    chosen = load_recipe(recipe, method=method, variant=variant, settings=set_ or ())
+    settings = [*(set_ or ()), *(["stream.skip_broken=true"] if skip_broken else [])]
+    chosen = load_recipe(recipe, method=method, variant=variant, settings=settings)
     prepare_process(threads)
     for number in seed or [0]:
         experiment = Experiment(chosen, number, out, data, device, progress=not live)

@@ -33,7 +33,7 @@ class Hat(Method):
     name: ClassVar[str] = "hat"
 
     lam: NonNegativeFloat = Field(0.02, description="λ: what a filter costs that no earlier task uses")
-    s_max: float = Field(100.0, gt=1, description="steepness of the gates at the end of every epoch")
+    s_max: float = Field(50.0, gt=1, description="steepness of the gates at the end of every epoch")
     gates: Literal["hard", "soft"] = Field(
         "hard",
         description="rounded when a task ends: forgetting is exactly 0; or sigmoids at s_max, the authors' letter: "

@@ -35,7 +35,6 @@ def prepared(network: str, shape: tuple[int, int, int], images: int) -> tuple[Mu
     net = MultiHeadNet(
         build_trunk(network, shape), shape, torch.full((channels,), 120.0), torch.full((channels,), 60.0)
     )
-    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stub
     net.add_head(10)
     split = Split(torch.randint(0, 256, (images, *shape), dtype=torch.uint8), torch.randint(0, 10, (images,)))
     return net.eval(), Lesson(0, Task("t", tuple("abcdefghij"), split, split), 0, BATCH, [(0, split)], [(0, split)])

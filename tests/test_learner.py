@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from gescl import DataError, Finetune, Frozen, Joint, Learner, Task, Training, UsageError
 from gescl.training import Epoch
@@ -118,6 +119,25 @@ def test_going_on_from_a_file_equals_going_on_in_memory(tmp_path: Path, network:
     one.learn(tasks[1])
     assert_same_weights(one, loaded)
     assert loaded.accuracy == one.accuracy
+
+
+class Viewed(nn.Module):
+    """Flattens as many networks do; `view` cannot read a tensor with channels last in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.conv(x))
+        return x.view(x.size(0), -1)
+
+
+def test_a_network_that_flattens_by_view_learns() -> None:
+    one = Learner(Viewed(), Finetune(), training=FAST)
+    one.learn(stripes("a"))
+    one.learn(stripes("b", seed=1))
+    assert [len(row) for row in one.accuracy] == [1, 2]
 
 
 def test_training_images_are_released_after_learning() -> None:

@@ -100,7 +100,9 @@ def sweep(
     def tell(outcome: Outcome) -> None:
         nonlocal done
         done += 1
-        words = outcome.error or f"validation {share(outcome.result['validation']['average_accuracy'])}"  # type: ignore[index]
+        words = outcome.error or ""
+        if outcome.result is not None:
+            words = f"validation {share(outcome.result['validation']['average_accuracy'])}"
         console.print(f"  {done:3}/{len(cells)}  {outcome.cell.recipe.label}  seed {outcome.cell.seed}: {words}")
 
     for row in run_sweep(cells, out, jobs=jobs, data=data, device=device, on_outcome=tell):

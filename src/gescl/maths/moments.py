@@ -1,4 +1,4 @@
-"""Mean and standard deviation over samples of what is too large to keep (Eq. 18–19, method.md section 4)."""
+"""Mean and standard deviation over samples of what is too large to keep (Eq. 18–19)."""
 
 from __future__ import annotations
 

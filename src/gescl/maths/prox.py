@@ -1,4 +1,4 @@
-"""Proximal steps of the regulariser (method.md section 3). Rows are filters: `v` is n×d, a row (kernel, bias).
+"""Proximal steps of the regulariser (docs/method.md). Rows are filters: `v` is n×d, a row (kernel, bias).
 
 Nothing here waits for the device: no value is read back, and every loop has a fixed length. That is why coefficients
 given as tensors are not checked; numbers are.

@@ -25,7 +25,7 @@ LEAST_STRENGTH = 0.01
 
 
 class Gescl(Method):
-    """Hyper-parameters of GESCL; the defaults are what validation accuracy chose (results/gescl-defaults)."""
+    """Hyper-parameters of GESCL; the defaults are what validation accuracy chose on `scripts` (results/gescl-defaults)."""
 
     name: ClassVar[str] = "gescl"
 

@@ -1,7 +1,8 @@
 """What methods share that tell important filters from free ones: GESCL and AGS-CL.
 
 Per filter one number and one bit are carried from task to task: its importance so far, and whether it is important.
-The anchor is the weights themselves as the last task left them, so nothing else needs to be kept.
+The anchor is the weights themselves as the last task left them, so nothing else needs to be kept. Sections are those
+of docs/method.md.
 """
 
 from __future__ import annotations

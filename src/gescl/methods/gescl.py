@@ -1,7 +1,8 @@
 """GESCL: group and exclusive sparse regularisation for continual learning of CNNs.
 
 Important filters are held near their anchor in proportion to their importance (stability), free filters are driven
-to exact zero (plasticity), and after a task the free ones are redrawn and given to the next.
+to exact zero (plasticity), and after a task the free ones are redrawn and given to the next. Sections are those of
+docs/method.md, equations the paper's.
 """
 
 from __future__ import annotations

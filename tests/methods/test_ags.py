@@ -17,9 +17,9 @@ from gescl.networks.multihead import MultiHeadNet
 
 from ..conftest import stripes
 from ..oracles.ags import Array, Network, Past, epoch, rows
+from .common import keeper_of, learned, logits, overwrite
 
 SHAPE = (1, 6, 6)
-FAST = Training(epochs=4, lr=2e-3, batch_size=16)
 
 
 class Roomy(AgsCl):
@@ -37,18 +37,6 @@ class RoomyKeeper(AgsClKeeper):
         if lesson.index == 0:
             self.net.graph.erase(torch.arange(self.net.graph.size) % 3 == 0)
         super().end_epoch(lesson)
-
-
-def keeper_of(learner: Learner) -> AgsClKeeper:
-    assert isinstance(learner.keeper, AgsClKeeper)
-    return learner.keeper
-
-
-def learned(method: AgsCl, tasks: list[Task], network: Any = "small", training: Training = FAST) -> Learner:
-    learner = Learner(network, method, training=training)
-    for task in tasks:
-        learner.learn(task)
-    return learner
 
 
 def tiny() -> nn.Module:
@@ -77,7 +65,7 @@ def test_two_epochs_of_two_tasks_equal_a_computation_from_scratch() -> None:
     training = Training(optimizer="sgd", lr=0.05, epochs=2, batch_size=1000)  # one batch an epoch: no order to match
     learner = Learner(tiny(), method, training=Training(optimizer="sgd", lr=0.05, epochs=8, batch_size=1000))
     learner.learn(stripes("a", shape=SHAPE))
-    keeper, task = keeper_of(learner), stripes("b", shape=SHAPE, seed=1)
+    keeper, task = keeper_of(learner, AgsClKeeper), stripes("b", shape=SHAPE, seed=1)
     important = per_layer(learner, keeper.important)
     assert all(mask.any() and not mask.all() for mask in important.values()), "both kinds, or the test is vacuous"
     start = Network(numpy_weights(learner, 0))
@@ -123,7 +111,7 @@ def test_two_epochs_of_two_tasks_equal_a_computation_from_scratch() -> None:
 def test_importance_is_decayed_mean_activation_and_important_is_what_has_any() -> None:
     tasks = [stripes(str(k), seed=k) for k in range(2)]
     learner = learned(Roomy(rho=0.0, eta=0.5), tasks[:1])
-    keeper = keeper_of(learner)
+    keeper = keeper_of(learner, AgsClKeeper)
     first = keeper.strength.clone()
     mean, _ = activation_moments(learner.net, 0, tasks[0].train)
     assert torch.allclose(first, mean.float(), rtol=1e-4, atol=1e-7)
@@ -136,7 +124,7 @@ def test_importance_is_decayed_mean_activation_and_important_is_what_has_any() -
 @pytest.mark.parametrize("rho", [0.0, 0.25, 1.0])
 def test_a_fraction_of_free_filters_is_redrawn_and_the_rest_is_in_reserve_at_zero(rho: float) -> None:
     learner = learned(Roomy(rho=rho), [stripes("a")])
-    graph, free = learner.net.graph, ~keeper_of(learner).important
+    graph, free = learner.net.graph, ~keeper_of(learner, AgsClKeeper).important
     for layer, part in zip(graph.layers, graph.per_layer(free), strict=True):
         alive = layer.matrix().any(1)
         assert int(part.sum()) > 3, "free filters, or the test is vacuous"
@@ -144,7 +132,7 @@ def test_a_fraction_of_free_filters_is_redrawn_and_the_rest_is_in_reserve_at_zer
         assert alive[~part].all()
     reserve = torch.cat([~layer.matrix().any(1) for layer in graph.layers])
     learner.learn(stripes("b", seed=1))
-    chosen = keeper_of(learner).redrawn
+    chosen = keeper_of(learner, AgsClKeeper).redrawn
     now_zero = torch.cat([~layer.matrix().any(1) for layer in graph.layers])
     assert (now_zero | ~(reserve & ~chosen)).all(), "what rests in reserve stays at zero until it is redrawn"
 
@@ -166,28 +154,20 @@ def test_the_reserve_rests_at_zero_even_where_the_activation_has_a_slope_there()
 def test_old_tasks_do_not_depend_on_free_filters(network: str) -> None:
     tasks = [stripes(str(k), seed=k) for k in range(2)]
     learner = learned(Roomy(), tasks, network, Training(epochs=2, lr=2e-3, batch_size=16))
-    keeper = keeper_of(learner)
+    keeper = keeper_of(learner, AgsClKeeper)
     for part in learner.net.graph.per_layer(keeper.important):
         assert part.any() and not part.all(), "both kinds, or the test is vacuous"
 
-    def logits() -> list[Tensor]:
-        learner.net.eval()
-        with torch.no_grad():
-            return [learner.net(task.test.images, k) for k, task in enumerate(tasks) if task.test is not None]
-
-    before = logits()
-    for layer in learner.net.graph.layers:
-        matrix, free = layer.matrix(), ~keeper.important[layer.slice]
-        matrix[free] = torch.randn(matrix[free].shape, generator=torch.Generator().manual_seed(9)) * 3
-        layer.assign(matrix)
-    assert all(torch.equal(one, other) for one, other in zip(before, logits(), strict=True))
+    before = [logits(learner, task, k) for k, task in enumerate(tasks)]
+    overwrite(learner, ~keeper.important)
+    assert all(torch.equal(logits(learner, task, k), before[k]) for k, task in enumerate(tasks))
 
 
 def test_prox_comes_once_per_epoch_and_not_after_every_step() -> None:
     learner = Learner("small", Roomy(), training=Training(epochs=2, lr=2e-3, batch_size=16))
     learner.learn(stripes("a"))
     calls: list[int] = []
-    keeper = keeper_of(learner)
+    keeper = keeper_of(learner, AgsClKeeper)
     prox = keeper.prox
     keeper.prox = lambda lesson: (calls.append(lesson.index), prox(lesson))[1]  # type: ignore[method-assign, func-returns-value]
     learner.learn(stripes("b", seed=1))
@@ -196,7 +176,7 @@ def test_prox_comes_once_per_epoch_and_not_after_every_step() -> None:
 
 def test_strong_stability_returns_important_filters_to_their_anchor() -> None:
     learner = learned(AgsCl(lam=1e7, mu=0), [stripes("a")])
-    important = keeper_of(learner).important.clone()
+    important = keeper_of(learner, AgsClKeeper).important.clone()
     before = [layer.matrix() for layer in learner.net.graph.layers]
     learner.learn(stripes("b", seed=1))
     for layer, old, held in zip(learner.net.graph.layers, before, learner.net.graph.per_layer(important), strict=True):

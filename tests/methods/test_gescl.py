@@ -19,41 +19,11 @@ from gescl.methods.gescl import GesclKeeper
 from gescl.methods.method import Lesson
 
 from ..conftest import conv, stripes
-
-FAST = Training(epochs=4, lr=2e-3, batch_size=16)
-
-
-def learned(method: Gescl | Finetune, tasks: list[Task], network: Any = "small", training: Training = FAST) -> Learner:
-    learner = Learner(network, method, training=training)
-    for task in tasks:
-        learner.learn(task)
-    return learner
-
-
-def keeper_of(learner: Learner) -> GesclKeeper:
-    assert isinstance(learner.keeper, GesclKeeper)
-    return learner.keeper
+from .common import keeper_of, learned, logits, overwrite
 
 
 def lesson_of(task: Task) -> Lesson:
     return Lesson(0, task, 0, 16, [(0, task.train)], [(0, task.val)])
-
-
-def logits(learner: Learner, task: Task, index: int) -> Tensor:
-    assert task.test is not None
-    learner.net.eval()
-    with torch.no_grad():
-        result: Tensor = learner.net(task.test.images, index)
-    return result
-
-
-def overwrite(learner: Learner, free: Tensor) -> None:
-    generator = torch.Generator().manual_seed(9)
-    for layer in learner.net.graph.layers:
-        matrix = layer.matrix()
-        part = free[layer.slice]
-        matrix[part] = torch.randn(matrix[part].shape, generator=generator) * 3
-        layer.assign(matrix)
 
 
 # The invariant that matters most ------------------------------------------------------------------------------------
@@ -75,7 +45,7 @@ def test_old_tasks_do_not_depend_on_free_filters(network: str) -> None:
     for index, row in enumerate(learner.accuracy):
         assert row[index] is not None and row[index] > 0.4, "learned above chance, 0.25"  # type: ignore[operator]
     before = [logits(learner, task, index) for index, task in enumerate(tasks)]
-    overwrite(learner, ~keeper_of(learner).important)
+    overwrite(learner, ~keeper_of(learner, GesclKeeper).important)
     for index, task in enumerate(tasks):
         assert torch.equal(before[index], logits(learner, task, index))
 
@@ -88,12 +58,12 @@ def test_the_invariant_holds_while_the_next_task_is_being_learned() -> None:
     def check(_: Any) -> None:
         before = logits(learner, tasks[0], 0)
         kept = [p.detach().clone() for p in learner.net.trunk.parameters()]
-        overwrite(learner, ~keeper_of(learner).important)
+        overwrite(learner, ~keeper_of(learner, GesclKeeper).important)
         assert torch.equal(before, logits(learner, tasks[0], 0))
         with torch.no_grad():
             for parameter, old in zip(learner.net.trunk.parameters(), kept, strict=True):
                 parameter.copy_(old)
-        checked.append(int((~keeper_of(learner).important).sum()))
+        checked.append(int((~keeper_of(learner, GesclKeeper).important).sum()))
 
     learner.on_epoch = check
     learner.learn(tasks[2])
@@ -103,8 +73,8 @@ def test_the_invariant_holds_while_the_next_task_is_being_learned() -> None:
 def test_without_the_zero_freeze_the_invariant_breaks() -> None:
     tasks = [stripes(str(k), seed=k) for k in range(2)]
     learner = learned(ROOMY, tasks[:1], training=LONGER)
-    free = ~keeper_of(learner).important
-    keeper_of(learner).method = Gescl(mu_s=0, mu_p=0, zero_freeze=False)
+    free = ~keeper_of(learner, GesclKeeper).important
+    keeper_of(learner, GesclKeeper).method = Gescl(mu_s=0, mu_p=0, zero_freeze=False)
     learner.learn(tasks[1])
     before = logits(learner, tasks[0], 0)
     overwrite(learner, free)
@@ -143,7 +113,7 @@ def test_important_filters_hardly_move_under_strong_stability_and_freely_without
     for mu_s in (0.0, 1e5):
         learner = learned(Gescl(mu_s=mu_s, mu_p=0), tasks[:1])
         before = [layer.matrix().clone() for layer in learner.net.graph.layers]
-        important = keeper_of(learner).important.clone()
+        important = keeper_of(learner, GesclKeeper).important.clone()
         learner.learn(tasks[1])
         moved[mu_s] = sum(
             float((layer.matrix() - old)[part].norm())
@@ -172,15 +142,15 @@ def test_importance_is_the_deviation_over_images_then_the_mean_over_positions() 
             assert np.allclose(mean[part].numpy(), maps.mean(axis=0).mean(axis=(1, 2)), rtol=1e-5, atol=1e-7)
             value = F.max_pool2d(torch.relu(trunk.get_submodule(f"conv{number}")(value)), 2)
             start += maps.shape[1]
-    assert torch.equal(keeper_of(learner).strength, std.float())
+    assert torch.equal(keeper_of(learner, GesclKeeper).strength, std.float())
 
 
 def test_importance_decays_by_nu_over_tasks() -> None:
     tasks = [stripes(str(k), seed=k) for k in range(2)]
     learner = learned(Gescl(nu=0.25), tasks[:1])
-    before = keeper_of(learner).strength.clone()
+    before = keeper_of(learner, GesclKeeper).strength.clone()
     learner.learn(tasks[1])
-    keeper = keeper_of(learner)
+    keeper = keeper_of(learner, GesclKeeper)
     assert torch.allclose(keeper.strength, 0.25 * before + keeper.last_importance)
 
 
@@ -189,7 +159,7 @@ def test_the_mask_only_grows_over_twenty_tasks() -> None:
     important = None
     for k in range(20):
         learner.learn(stripes(str(k), 2, seed=k))
-        now = keeper_of(learner).important.clone()
+        now = keeper_of(learner, GesclKeeper).important.clone()
         assert important is None or (now | ~important).all()
         important = now
     assert important is not None and important.any()
@@ -197,7 +167,7 @@ def test_the_mask_only_grows_over_twenty_tasks() -> None:
 
 def test_a_constant_map_is_important_and_protected() -> None:
     learner = learned(Gescl(mu_s=1e4), [stripes("a")])
-    keeper, net = keeper_of(learner), learner.net
+    keeper, net = keeper_of(learner, GesclKeeper), learner.net
     with torch.no_grad():
         conv(learner, "conv1").weight[0] = 0
         conv(learner, "conv1").bias[0] = 1.0  # type: ignore[index]  # a convolution may have none; this one has
@@ -211,7 +181,7 @@ def test_a_constant_map_is_important_and_protected() -> None:
 def test_an_active_filter_without_an_outlet_stays_free() -> None:
     task = stripes("a")
     learner = learned(Gescl(redraw=False), [task])
-    keeper = keeper_of(learner)
+    keeper = keeper_of(learner, GesclKeeper)
     keeper.important[:] = False
     with torch.no_grad():
         conv(learner, "conv2").weight[:, 3] = 0
@@ -222,8 +192,8 @@ def test_an_active_filter_without_an_outlet_stays_free() -> None:
 
 def test_uniform_and_layer_mean_strengths() -> None:
     task = stripes("a")
-    uniform = keeper_of(learned(Gescl(importance="uniform"), [task]))
-    relative = keeper_of(learned(Gescl(importance_scale="layer_mean"), [task]))
+    uniform = keeper_of(learned(Gescl(importance="uniform"), [task]), GesclKeeper)
+    relative = keeper_of(learned(Gescl(importance_scale="layer_mean"), [task]), GesclKeeper)
     for keeper in (uniform, relative):
         for layer in keeper.net.graph.layers:
             held = keeper._strength(layer)[keeper.important[layer.slice]]
@@ -232,7 +202,7 @@ def test_uniform_and_layer_mean_strengths() -> None:
 
 
 def test_importance_by_mean_activation_marks_active_filters() -> None:
-    keeper = keeper_of(learned(Gescl(importance="mean", redraw=False), [stripes("a")]))
+    keeper = keeper_of(learned(Gescl(importance="mean", redraw=False), [stripes("a")]), GesclKeeper)
     mean, _ = activation_moments(keeper.net, 0, stripes("a").train)
     assert torch.equal(keeper.strength, mean.float())
 
@@ -243,7 +213,7 @@ def test_importance_by_mean_activation_marks_active_filters() -> None:
 def test_redraw_is_lossless_for_exactly_dead_filters() -> None:
     task = stripes("a")
     learner = learned(ROOMY.model_copy(update={"redraw": False}), [task], training=LONGER)
-    keeper, graph = keeper_of(learner), learner.net.graph
+    keeper, graph = keeper_of(learner, GesclKeeper), learner.net.graph
     graph.erase(~keeper.important)  # nearly all are at zero already; those with a dead ReLU are not
     before = logits(learner, task, 0)
     keeper.release(lesson_of(task), 1.0)
@@ -259,7 +229,7 @@ def test_accuracy_before_the_redraw_is_recorded_too() -> None:
 
 def test_a_fraction_is_redrawn_and_the_rest_is_zero_with_its_channels() -> None:
     learner = learned(ROOMY.model_copy(update={"redraw_fraction": 0.5}), [stripes("a")], training=LONGER)
-    graph, free = learner.net.graph, ~keeper_of(learner).important
+    graph, free = learner.net.graph, ~keeper_of(learner, GesclKeeper).important
     for layer, part in zip(graph.layers, graph.per_layer(free), strict=True):
         alive = layer.matrix().any(1)
         assert int(part.sum()) > 2
@@ -308,7 +278,7 @@ def test_a_network_of_one_layer_learns() -> None:
 @pytest.mark.parametrize("everything", [True, False])
 def test_a_network_all_important_or_all_free_goes_on_learning(everything: bool) -> None:
     learner = learned(Gescl(), [stripes("a")])
-    keeper_of(learner).important[:] = everything
+    keeper_of(learner, GesclKeeper).important[:] = everything
     record = learner.learn(stripes("b", seed=1))
     assert record.accuracy[1] is not None and record.accuracy[1] > 0.25
 

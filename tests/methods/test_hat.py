@@ -9,35 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gescl import Hat, Learner, Task, Training
+from gescl import Hat, Learner, Training
 from gescl.methods.hat import HatKeeper, annealed, compensation
 from gescl.methods.method import Lesson
 
 from ..conftest import stripes
 from ..networks.residual import residual
-
-FAST = Training(epochs=4, lr=3e-3, batch_size=16)
-
-
-def learned(method: Hat, tasks: list[Task], network: Any = "small", training: Training = FAST) -> Learner:
-    learner = Learner(network, method, training=training)
-    for task in tasks:
-        learner.learn(task)
-    return learner
-
-
-def keeper_of(learner: Learner) -> HatKeeper:
-    assert isinstance(learner.keeper, HatKeeper)
-    return learner.keeper
-
-
-def logits(learner: Learner, task: Task, index: int) -> Tensor:
-    assert task.test is not None
-    learner.net.eval()
-    with torch.no_grad():
-        result: Tensor = learner.net(task.test.images, index)
-    return result
-
+from .common import FAST, keeper_of, learned, logits
 
 # Nothing old changes ------------------------------------------------------------------------------------------------
 
@@ -66,7 +44,7 @@ def test_old_tasks_are_unchanged_to_the_last_bit(network: str, optimizer: Any) -
 
 def test_no_weight_between_two_used_filters_moves_and_others_do() -> None:
     learner = learned(Hat(), [stripes("a")])
-    used = keeper_of(learner).used.bool()
+    used = keeper_of(learner, HatKeeper).used.bool()
     one, two, three = used[:16], used[16:48], used[48:]
     before = {name: p.detach().clone() for name, p in learner.net.trunk.named_parameters()}
     learner.learn(stripes("b", seed=1))
@@ -93,7 +71,7 @@ def test_the_capacity_gauge_counts_the_union_of_all_gates() -> None:
         assert capacity.important[layer.name] == int(union[layer.slice].sum())
         assert capacity.important[layer.name] + capacity.free[layer.name] == layer.size
     assert learner.records[-1].free_filters == capacity.free
-    assert torch.equal(keeper_of(learner).filters()["important"], union)
+    assert torch.equal(keeper_of(learner, HatKeeper).filters()["important"], union)
     assert learner.state_bytes == 4 * learner.net.graph.size
 
 
@@ -106,7 +84,7 @@ def test_soft_gates_forget_little_but_are_not_exact() -> None:
     learner.learn(tasks[1])
     moved = float((logits(learner, tasks[0], 0) - before).norm() / before.norm())
     assert 0 < moved < 0.5
-    assert torch.equal(keeper_of(learner).used, torch.maximum(learner.net.gates[0], learner.net.gates[1]))
+    assert torch.equal(keeper_of(learner, HatKeeper).used, torch.maximum(learner.net.gates[0], learner.net.gates[1]))
 
 
 # The formulas -------------------------------------------------------------------------------------------------------
@@ -114,7 +92,7 @@ def test_soft_gates_forget_little_but_are_not_exact() -> None:
 
 def test_steepness_runs_from_one_over_s_max_to_s_max_within_each_epoch() -> None:
     learner = learned(Hat(s_max=100), [stripes("a")])
-    keeper, steps = keeper_of(learner), []
+    keeper, steps = keeper_of(learner, HatKeeper), []
     backward = keeper.after_backward
 
     def watch(lesson: Lesson) -> None:
@@ -152,7 +130,7 @@ def test_compensation_stays_finite_for_any_embedding() -> None:
 
 def test_the_regulariser_counts_gates_on_unused_filters_alone() -> None:
     learner = learned(Hat(lam=0.5, s_max=400), [stripes("a")])
-    keeper = keeper_of(learner)
+    keeper = keeper_of(learner, HatKeeper)
     task = stripes("b", seed=1)
     lesson = Lesson(1, task, 0, 16, [(1, task.train)], [(1, task.val)])
     keeper.used = torch.linspace(0, 1, learner.net.graph.size)
@@ -168,7 +146,7 @@ def test_a_new_embedding_is_drawn_from_the_normal_distribution_by_seed_and_task(
     wide = nn.Sequential(nn.Flatten(), nn.Linear(16, 4000), nn.ReLU())
     learner = Learner(wide, Hat(), training=Training(epochs=1, batch_size=144))
     learner.learn(stripes("a", 2, shape=(1, 4, 4)))
-    keeper, drawn = keeper_of(learner), []
+    keeper, drawn = keeper_of(learner, HatKeeper), []
     for index, seed in ((0, 0), (1, 0), (0, 1)):
         task = stripes("b", 2, shape=(1, 4, 4))
         keeper.begin_task(Lesson(index, task, seed, 16, [], []))
@@ -180,7 +158,7 @@ def test_a_new_embedding_is_drawn_from_the_normal_distribution_by_seed_and_task(
 
 def test_embeddings_stay_within_their_bound() -> None:
     learner = learned(Hat(), [stripes("a")], training=Training(epochs=2, lr=2.0, batch_size=16, optimizer="adam"))
-    embedding = keeper_of(learner).embedding.detach()
+    embedding = keeper_of(learner, HatKeeper).embedding.detach()
     assert float(embedding.abs().max()) <= 6.0
 
 
@@ -189,7 +167,7 @@ def test_the_embedding_takes_a_multiple_of_the_optimisers_step() -> None:
     for rate in (1.0, 10.0):
         training = Training(epochs=1, lr=1e-3, batch_size=144)  # a single step of Adam, whose first is lr long
         learner = learned(Hat(embedding_rate=rate, lam=0), [stripes("a")], training=training)
-        keeper = keeper_of(learner)
+        keeper = keeper_of(learner, HatKeeper)
         now = keeper.embedding.detach().clone()
         keeper.begin_task(Lesson(0, stripes("a"), 0, 144, [], []))
         far[rate] = float((now - keeper.embedding.detach()).abs().median())
@@ -200,7 +178,7 @@ def test_a_larger_price_leaves_more_filters_free() -> None:
     free = []
     for lam in (0.0, 20.0):
         learner = learned(Hat(lam=lam), [stripes("a")], training=Training(epochs=4, lr=2e-2, batch_size=16))
-        free.append(int((keeper_of(learner).used == 0).sum()))
+        free.append(int((keeper_of(learner, HatKeeper).used == 0).sum()))
     assert free[1] > free[0] + 10, free
 
 
@@ -213,7 +191,7 @@ def test_what_is_validated_is_what_is_used_afterwards(gates: Any) -> None:
     learner = Learner("small", Hat(gates=gates, s_max=50), training=FAST)
 
     def watch(epoch: Any) -> None:
-        keeper = keeper_of(learner)
+        keeper = keeper_of(learner, HatKeeper)
         expected = torch.sigmoid(50 * keeper.embedding.detach())
         seen.append((epoch.val_loss, expected.round() if gates == "hard" else expected, learner.net.gates[0]))
 
@@ -225,7 +203,7 @@ def test_what_is_validated_is_what_is_used_afterwards(gates: Any) -> None:
 
 def test_a_network_whose_every_filter_is_used_goes_on_learning_heads() -> None:
     learner = learned(Hat(), [stripes("a")])
-    keeper_of(learner).used[:] = 1.0
+    keeper_of(learner, HatKeeper).used[:] = 1.0
     before = [p.detach().clone() for p in learner.net.trunk.parameters()]
     record = learner.learn(stripes("b", 2, seed=1))
     assert all(torch.equal(p, q) for p, q in zip(learner.net.trunk.parameters(), before, strict=True))
@@ -235,7 +213,7 @@ def test_a_network_whose_every_filter_is_used_goes_on_learning_heads() -> None:
 def test_a_failed_task_leaves_gates_and_mask_as_they_were() -> None:
     tasks = [stripes(str(k), seed=k) for k in range(2)]
     learner = learned(Hat(), tasks[:1])
-    used, before = keeper_of(learner).used.clone(), logits(learner, tasks[0], 0)
+    used, before = keeper_of(learner, HatKeeper).used.clone(), logits(learner, tasks[0], 0)
 
     def interrupt(_: Any) -> None:
         raise KeyboardInterrupt
@@ -243,5 +221,5 @@ def test_a_failed_task_leaves_gates_and_mask_as_they_were() -> None:
     learner.on_epoch = interrupt
     with pytest.raises(KeyboardInterrupt):
         learner.learn(tasks[1])
-    assert list(learner.net.gates) == [0] and torch.equal(keeper_of(learner).used, used)
+    assert list(learner.net.gates) == [0] and torch.equal(keeper_of(learner, HatKeeper).used, used)
     assert torch.equal(logits(learner, tasks[0], 0), before)

@@ -9,29 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from gescl import Ewc, Finetune, Learner, Mas, Method, Si, Task, Training
+from gescl import Ewc, Finetune, Learner, Mas, Method, Si, Training
 from gescl.methods.quadratic import QuadraticKeeper
 from gescl.training import Epoch
 
 from ..conftest import stripes
 from ..oracles.linear import linear_model
+from .common import FAST, keeper_of, learned
 
-FAST = Training(epochs=3, lr=2e-3, batch_size=32)
 FACTOR = {"ewc": 0.5 * 3, "mas": 0.5 * 3, "si": 3}  # before Σ Ω (θ − θ*)²: λ/2, λ/2 and c
 HOLDING: list[Method] = [Ewc(lam=3), Mas(lam=3), Si(c=3)]
 OFF: list[Method] = [Ewc(lam=0), Mas(lam=0), Si(c=0)]
-
-
-def learned(method: Method, tasks: list[Task], training: Training = FAST) -> Learner:
-    learner = Learner("small", method, training=training)
-    for task in tasks:
-        learner.learn(task)
-    return learner
-
-
-def keeper_of(learner: Learner) -> QuadraticKeeper[Any]:
-    assert isinstance(learner.keeper, QuadraticKeeper)
-    return learner.keeper
 
 
 @pytest.mark.parametrize("method", HOLDING, ids=lambda method: method.name)
@@ -97,7 +85,7 @@ def test_state_is_one_number_per_weight_of_the_trunk_and_survives_a_file(method:
 
 
 def test_importance_of_another_network_is_refused() -> None:
-    keeper = keeper_of(learned(Mas(), [stripes("a")]))
+    keeper = keeper_of(learned(Mas(), [stripes("a")]), QuadraticKeeper)
     state = keeper.state()
     with pytest.raises(KeyError, match="expected"):
         keeper.load_state({"conv1.weight": state["conv1.weight"]})

@@ -15,11 +15,7 @@ from gescl.training import Epoch
 
 from ..conftest import stripes
 from ..oracles.linear import linear_model
-
-
-def keeper_of(learner: Learner) -> SiKeeper:
-    assert isinstance(learner.keeper, SiKeeper)
-    return learner.keeper
+from .common import keeper_of
 
 
 def test_on_a_quadratic_loss_the_path_integral_equals_the_decrease_of_the_loss() -> None:
@@ -52,7 +48,7 @@ class Watch:
     """Recomputes the path in float64 from what the optimiser really did, with the task's gradient alone."""
 
     def __init__(self, learner: Learner) -> None:
-        self.keeper = keeper_of(learner)
+        self.keeper = keeper_of(learner, SiKeeper)
         self.path: dict[str, Tensor] = {}
         self.pulled = 0.0
         begin, backward, step = self.keeper.begin_task, self.keeper.after_backward, self.keeper.after_step
@@ -87,7 +83,7 @@ def started(task: Task, method: Si, **options: Any) -> Learner:
 
 def test_importance_comes_from_the_task_gradient_alone() -> None:
     learner = started(stripes("a"), Si(c=100.0), training=Training(epochs=2, lr=2e-3, batch_size=32))
-    keeper = keeper_of(learner)
+    keeper = keeper_of(learner, SiKeeper)
     left = {name: p.detach().clone() for name, p in keeper.parameters.items()}
     first = {name: tensor.clone() for name, tensor in keeper.importance.items()}
     watch = Watch(learner)
@@ -125,18 +121,18 @@ def test_the_path_goes_back_with_the_best_weights() -> None:
     def watch(epoch: Epoch) -> None:
         epochs.append(epoch)
         if epoch.best:
-            at_best.update({name: path.clone() for name, path in keeper_of(learner).path.items()})
+            at_best.update({name: path.clone() for name, path in keeper_of(learner, SiKeeper).path.items()})
 
     learner.on_epoch = watch
     learner.learn(stripes("a"))
     assert not epochs[-1].best, "the last epoch must not be the best for this test to mean anything"
-    for name, path in keeper_of(learner).path.items():
+    for name, path in keeper_of(learner, SiKeeper).path.items():
         assert torch.equal(path, at_best[name]), name
 
 
 def test_a_smaller_xi_makes_weights_that_hardly_moved_more_important() -> None:
     training = Training(epochs=1, lr=2e-3, batch_size=32)
-    near, far = (keeper_of(started(stripes("a"), Si(xi=xi), training=training)) for xi in (0.1, 1e-3))
+    near, far = (keeper_of(started(stripes("a"), Si(xi=xi), training=training), SiKeeper) for xi in (0.1, 1e-3))
     for name, omega in near.importance.items():
         assert (far.importance[name] >= omega).all() and far.importance[name].sum() > 2 * omega.sum()
     with pytest.raises(ValueError, match="xi"):

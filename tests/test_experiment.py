@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 import torch
 
 from gescl import DataError, Experiment, Learner, Recipe, UsageError, load_recipe
+from gescl.report import write_report
 from gescl.store import read_tensors
 
 QUICK = ["training.epochs=2", "stream.tasks=3"]
-TIMES = ("seconds", "seconds_per_task", "images_per_second")
+TIMES = ("seconds", "seconds_per_task", "images_per_second", "finished")
 
 
 def recipe(method: str = "finetune", *more: str) -> Recipe:
@@ -72,6 +74,60 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tmp_path: Path, method:
     assert timeless(stopped.run(resume=True)) == timeless(whole.result())
     lines = [(e.folder / "events.jsonl").read_text().count("\n") for e in (whole, stopped)]
     assert lines[0] == lines[1]
+
+
+def test_joint_trained_once_measures_the_whole_stream_at_its_end(tmp_path: Path) -> None:
+    once = Experiment(recipe("joint", "method.once=true"), 0, tmp_path / "once")
+    result = once.run()
+    assert result["accuracy"][:2] == [[None], [None, None]]
+    assert all(accuracy > 0.7 for accuracy in result["accuracy"][2])
+    assert result["epochs"] == [0, 0, 2] and result["forgetting"] is None
+    stopped = Experiment(recipe("joint", "method.once=true"), 0, tmp_path / "stopped")
+    next(stopped.tasks())
+    assert timeless(stopped.run(resume=True)) == timeless(result)
+    write_report(tmp_path / "once", tmp_path / "report")
+    table = (tmp_path / "report" / "tables" / "digits" / "methods.md").read_text(encoding="utf-8")
+    assert f"| joint | 1 | {result['average_accuracy']:.3f} | – |" in table
+
+
+def test_a_run_killed_while_it_wrote_its_log_goes_on(tmp_path: Path) -> None:
+    whole, killed = Experiment(recipe(), 0, tmp_path / "whole"), Experiment(recipe(), 0, tmp_path / "killed")
+    whole.run()
+    next(killed.tasks())
+    with (killed.folder / "events.jsonl").open("a") as log:
+        log.write('{"event": "task", "task": "2-')
+    assert timeless(killed.run(resume=True)) == timeless(whole.result())
+    names = [
+        [json.loads(line)["event"] for line in (e.folder / "events.jsonl").read_text().splitlines()]
+        for e in (whole, killed)
+    ]
+    assert names[0] == names[1]
+
+
+def test_of_two_at_one_run_the_second_waits_and_then_has_the_result(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = Experiment(recipe(), 0, tmp_path), Experiment(recipe(), 0, tmp_path)
+    steps = first.tasks()
+    next(steps)
+    results: list[dict[str, Any]] = []
+    thread = threading.Thread(target=lambda: results.append(second.run(resume=True)))
+    thread.start()
+    while not caplog.records:  # it says that it waits
+        thread.join(0.01)
+    assert "another process is at this run" in caplog.text and not results
+    assert len(list(steps)) == 2
+    thread.join(60)
+    assert results == [first.result()]
+
+
+def test_a_finished_run_is_read_where_nothing_can_be_written(tmp_path: Path) -> None:
+    experiment = Experiment(recipe(), 0, tmp_path)
+    result = experiment.run()
+    lock = experiment.folder.with_name("seed-0.lock")
+    lock.unlink()
+    assert experiment.run() == result
+    assert not lock.exists()
 
 
 def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:

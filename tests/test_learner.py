@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 from pathlib import Path
@@ -105,6 +106,24 @@ def test_joint_trains_old_heads_too_and_asks_for_the_images_after_loading(tmp_pa
     loaded.learn(tasks[2], earlier=tasks[:2])
     one.learn(tasks[2])
     assert_same_weights(one, loaded)
+
+
+def test_joint_tests_old_tasks_with_the_batch_norm_statistics_of_all(tmp_path: Path) -> None:
+    trunk = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+    one = Learner(trunk, Joint(), training=Training(epochs=8, lr=1e-2, batch_size=32))
+    tasks = [stripes(str(k), seed=k) for k in range(3)]
+    for task in tasks[:2]:
+        one.postpone(task)
+    one.learn(tasks[2], earlier=tasks[:2])
+    images = tasks[0].val.images
+    with torch.inference_mode():
+        features = [one.net.embed(images, task) for task in (0, 2)]
+    assert torch.equal(*features)
+    one.save(tmp_path / "model.gescl")
+    loaded = Learner.load(tmp_path / "model.gescl", network=copy.deepcopy(trunk))
+    assert loaded.evaluate(tasks[0]) == one.accuracy[-1][0]
+    assert one.accuracy[:2] == [[None], [None, None]]
+    assert min(accuracy or 0 for accuracy in one.accuracy[2]) > 0.5, "all of them were learned"
 
 
 @pytest.mark.parametrize("network", ["small", "ags6"])

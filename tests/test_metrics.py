@@ -53,6 +53,14 @@ def test_tasks_without_test_images_are_left_out() -> None:
     assert metrics.first_task_retention(matrix) is None
 
 
+def test_tasks_learned_together_at_the_end_have_an_accuracy_and_no_forgetting() -> None:
+    matrix: list[list[float | None]] = [[None], [None, None], [0.8, 0.5, 0.2]]
+    assert metrics.average_accuracy(matrix) == metrics.learning_accuracy(matrix) == 0.5
+    assert metrics.average_accuracies(matrix) == [None, None, 0.5]
+    assert metrics.forgetting(matrix) is metrics.backward_transfer(matrix) is None
+    assert metrics.first_task_retention(matrix) is None
+
+
 def test_nothing_learned_gives_none() -> None:
     for metric in (metrics.average_accuracy, metrics.forgetting, metrics.learning_accuracy, metrics.backward_transfer):
         assert metric([]) is None

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import copy
 import json
-import os
-import signal
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gescl import UsageError, load_recipe
-from gescl.sweep import Cell, Outcome, choose, read_grid, run_sweep, sweep_cells
+from gescl import Experiment, Task, TaskStream, UsageError, load_recipe
+from gescl.streams.task import Split, TaskSource
+from gescl.sweep import Cell, Outcome, choose, read_grid, run_cell, run_sweep, sweep_cells
 
 QUICK = ["training.epochs=1", "stream.tasks=2"]
 
@@ -95,20 +95,75 @@ def test_a_failed_cell_is_reported_and_its_setting_not_chosen(tmp_path: Path) ->
     assert json.loads((tmp_path / "out" / "digits" / "sweep.json").read_text()) == rows
 
 
+def test_permuted_test_labels_change_nothing_in_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grids = {"gescl": [{"mu_s": 0.0}, {"mu_s": 50.0}], "finetune": [{"training.lr": 1e-4}, {"training.lr": 2e-3}]}
+    cells = sweep_cells("digits", grids, [0], QUICK)
+
+    def rows(out: str) -> list[dict[str, Any]]:
+        return choose([Outcome(cell, run_cell(cell, tmp_path / out, None, "cpu")) for cell in cells])
+
+    honest, load = rows("honest"), Experiment.stream
+
+    def permuted(experiment: Experiment) -> TaskStream:
+        def wrong(task: Task) -> TaskSource:
+            assert task.test is not None
+            permuted = replace(task, test=Split(task.test.images, task.test.labels.flip(0)))
+            return TaskSource(task.name, task.classes, lambda: permuted)
+
+        stream = load(experiment)
+        return TaskStream(stream.name, [wrong(task) for task in stream])
+
+    monkeypatch.setattr(Experiment, "stream", permuted)
+    fooled = rows("fooled")
+    measured = ("test_accuracy", "test_forgetting", "learning_accuracy")
+    assert all(row["test_accuracy"] != other["test_accuracy"] for row, other in zip(honest, fooled, strict=True))
+    for row in (*honest, *fooled):
+        for key in measured:
+            del row[key]
+    assert honest == fooled
+
+
 def test_a_sweep_that_is_killed_again_and_again_ends_as_one_left_alone(tmp_path: Path) -> None:
-    path = grid(tmp_path, "[gescl]\nmu_s = [1, 50]\nmu_p = [0.1, 2]\n")
+    path = grid(
+        tmp_path, '[gescl]\nmu_s = [1, 50]\nmu_p = [0.1, 2]\n[finetune]\n"training.lr" = [1e-4, 1e-3, 2e-3, 4e-3]'
+    )
     command = [str(Path(sys.executable).with_name("gescl")), "sweep", "digits", "--grid", str(path), "--jobs", "2"]
     command += ["--method", "gescl", "--method", "finetune", "--seed", "0", "--seed", "1"]
     command += [part for setting in QUICK for part in ("--set", setting)]
     for pause in (4.0, 6.0, 5.0):
-        process = subprocess.Popen([*command, "--out", "killed"], cwd=tmp_path, start_new_session=True)
+        process = subprocess.Popen([*command, "--out", "killed"], cwd=tmp_path)
         with suppress(subprocess.TimeoutExpired):
             process.wait(pause)
-        with suppress(ProcessLookupError):  # it was faster
-            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()  # its workers, which nobody kills, must not get in the way of the next one
         process.wait()
     for out in ("killed", "alone"):
         done = subprocess.run([*command, "--out", out], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     killed, alone = (json.loads((tmp_path / out / "digits" / "sweep.json").read_text()) for out in ("killed", "alone"))
-    assert killed == alone
+    assert killed == alone and len(killed) == 8
+
+
+def test_workers_end_with_the_sweep_that_started_them(tmp_path: Path) -> None:
+    script = """
+import multiprocessing, sys, threading
+from gescl.process import die_with_parent
+
+def work(pipe):
+    die_with_parent()
+    pipe.send("at work")
+    threading.Event().wait()
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    context.Process(target=work, args=(there,)).start()
+    print(here.recv(), flush=True)
+    sys.stdin.read()
+"""
+    (tmp_path / "parent.py").write_text(script)
+    command = [sys.executable, str(tmp_path / "parent.py")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None and parent.stdout.readline() == "at work\n"
+        parent.kill()
+        # The worker has the other end of this pipe, which closes when the last process that has it is gone.
+        assert parent.communicate(timeout=120)[0] == ""

@@ -2,14 +2,18 @@
 
 A run lives in `OUT/NAME/METHOD/seed-N/`: `recipe.toml`, `events.jsonl`, `model.gescl` after every task, and
 `samples.safetensors` and `result.json` when it is done. A run with a `result.json` is finished and never run again.
+While a process works on it, it holds `seed-N.lock` beside the folder; another that wants the same run waits.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import platform
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,10 +24,15 @@ import torch
 from . import metrics
 from .errors import DataError, UsageError
 from .learner import Learner, TaskRecord
+from .locks import locked
+from .methods import Joint
+from .process import hardware
 from .recipe import Recipe
 from .store import append_line, write_bytes, write_json, write_tensors
 from .streams import STREAMS, TaskStream
 from .training import Epoch
+
+log = logging.getLogger("gescl")
 
 RESULT_FORMAT = 1
 SAMPLES_PER_TASK = 8
@@ -71,45 +80,68 @@ class Experiment:
 
     def tasks(self, resume: bool = False) -> Generator[tuple[Learner, TaskRecord], None, None]:
         """Learn task after task; after each, the learner and what was measured. Nothing if the run is finished."""
-        if not self._claim(resume):
+        if self._done():
             return
+        with self._alone():
+            if not self._done():  # by the process that was waited for
+                self._claim(resume)
+                yield from self._learn()
+
+    def _learn(self) -> Generator[tuple[Learner, TaskRecord], None, None]:
         stream = self.stream()
         learner = self._learner()
         learned = len(learner.records)
-        earlier = list(stream[:learned])  # a reloaded learner has none of their test images
-        for task in stream[learned:]:
-            record = learner.learn(task, earlier)
-            earlier = []
-            learner.save(self.folder / "model.gescl")
+        method = self.recipe.method
+        once = isinstance(method, Joint) and method.once
+        for index, task in enumerate(stream[learned:], start=learned):
+            if once and index < len(stream) - 1:
+                record = learner.postpone(task)
+            else:  # a reloaded learner has none of their test images
+                record = learner.learn(task, list(stream[:index]) if once or index == learned else ())
+            # The log first: lines of a task that the model does not know are dropped when the run is taken up again.
             self._log({"event": "task", "task": record.name, **asdict(record), "filters": _filters(learner)})
+            learner.save(self.folder / "model.gescl")
             yield learner, record
         write_tensors(self.folder / "samples.safetensors", *_samples(learner, stream))
         write_json(self.folder / "result.json", _result(self.recipe, self.seed, learner))
 
-    def _claim(self, resume: bool) -> bool:
-        """Make the folder this run's own; False if the run is finished already."""
+    def _done(self) -> bool:
+        """Whether this very run is finished. A folder of another run, or not of a run, is refused."""
         file = self.folder / "recipe.toml"
-        recipe = self.recipe.to_toml()
         if file.is_file():
-            if file.read_text(encoding="utf-8") != recipe:
+            if file.read_text(encoding="utf-8") != self.recipe.to_toml():
                 raise UsageError(f"{self.folder} holds a run of another recipe; choose another --out, or remove it")
-            if self.finished():
-                return False
-            if not resume:
-                raise UsageError(f"{self.folder} holds an unfinished run; --resume goes on with it, or remove it")
-        elif self.folder.is_dir() and any(self.folder.iterdir()):
+            return self.finished()
+        if self.folder.is_dir() and any(self.folder.iterdir()):
             raise UsageError(f"{self.folder} exists and is not a run of gescl's; choose another --out")
-        write_bytes(file, recipe.encode())
-        return True
+        return False
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the run's lock: two processes never work on one run, not even if one was left behind by a kill."""
+        path = self.folder.with_name(f"{self.folder.name}.lock")
+        with ExitStack() as held:
+            try:
+                held.enter_context(
+                    locked(path, lambda: log.warning("%s: another process is at this run; waiting for it", self.folder))
+                )
+            except OSError as error:
+                raise DataError(f"cannot write {path}: {error.strerror or error}") from error
+            yield
+
+    def _claim(self, resume: bool) -> None:
+        """Make the folder this run's own."""
+        file = self.folder / "recipe.toml"
+        if file.is_file() and not resume:
+            raise UsageError(f"{self.folder} holds an unfinished run; --resume goes on with it, or remove it")
+        write_bytes(file, self.recipe.to_toml().encode())
 
     def _learner(self) -> Learner:
         """A new learner, or the one saved after the last finished task."""
         model, events = self.folder / "model.gescl", self.folder / "events.jsonl"
         if model.is_file():
             learner = Learner.load(model, device=self.device, progress=self.progress)
-            lines = events.read_text(encoding="utf-8").splitlines(keepends=True) if events.is_file() else []
-            known = [line for line in lines if json.loads(line)["task"] in learner.tasks]
-            write_bytes(events, "".join(known).encode())
+            write_bytes(events, "".join(_lines_of(learner.tasks, events)).encode())
         else:
             learner = Learner(
                 self.recipe.network,
@@ -130,6 +162,16 @@ class Experiment:
 
     def _log(self, event: dict[str, Any]) -> None:
         append_line(self.folder / "events.jsonl", event)
+
+
+def _lines_of(tasks: list[str], events: Path) -> Iterator[str]:
+    """The lines of a log that belong to these tasks, without the one that was being written when the run was killed."""
+    if not events.is_file():
+        return
+    with events.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if line.endswith("\n") and json.loads(line)["task"] in tasks:
+                yield line
 
 
 def _result(recipe: Recipe, seed: int, learner: Learner) -> dict[str, Any]:
@@ -167,6 +209,8 @@ def _result(recipe: Recipe, seed: int, learner: Learner) -> dict[str, Any]:
         "images_per_second": images / seconds,
         "threads": torch.get_num_threads(),
         "device": str(learner.device),
+        "hardware": hardware(),
+        "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": {
             "gescl": version("gescl"),
             "torch": torch.__version__,

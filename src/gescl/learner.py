@@ -156,6 +156,18 @@ class Learner:
         self.records.append(record)
         return record
 
+    def postpone(self, task: Task) -> TaskRecord:
+        """Give a task its head and its place, and leave learning to a later `learn(…, earlier=[…])` of `joint`."""
+        self._check(task, ())
+        if self._net is None:
+            self._start(task)
+        with seeded(self.seed, len(self.records), "head"):
+            self.net.add_head(len(task.classes))
+        nothing: tuple[float | None, ...] = (None,) * (len(self.records) + 1)
+        record = TaskRecord(task.name, task.classes, 0, 0, 0.0, 0.0, nothing, nothing, nothing, None, None)
+        self.records.append(record)
+        return record
+
     def _learn(self, task: Task, earlier: Sequence[Task]) -> TaskRecord:
         net, keeper, index = self.net, self.keeper, len(self.records)
         for known in (*earlier, task):
@@ -183,7 +195,7 @@ class Learner:
         return TaskRecord(
             name=task.name,
             classes=task.classes,
-            train_images=len(task.train),
+            train_images=sum(len(split) for _, split in lesson.train),
             epochs=len(epochs),
             seconds=seconds,
             images_per_second=sum(e.images_per_second * e.seconds for e in epochs) / sum(e.seconds for e in epochs),

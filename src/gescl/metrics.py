@@ -1,7 +1,8 @@
 """The accuracy matrix and what follows from it.
 
-`matrix[t][k]` is the accuracy on task k after learning task t, k ≤ t, as a fraction; None where a task has no test
-images. Every function is None where nothing can be said.
+`matrix[t][k]` is the accuracy on task k after learning task t, k ≤ t, as a fraction; None where it was not measured: a
+task without test images, or one whose turn to be learned came with a later task (`joint` trained once). Every function
+is None where nothing can be said.
 """
 
 from __future__ import annotations
@@ -22,13 +23,22 @@ def average_accuracies(matrix: Matrix) -> list[float | None]:
 
 
 def forgetting(matrix: Matrix) -> float | None:
-    """Mean over all but the last task of its best accuracy ever minus its last. At least 0; None for one task."""
-    return _mean([_difference(max(_known(history), default=None), history[-1]) for history in _histories(matrix)[:-1]])
+    """Mean over all but the last task of its best accuracy ever minus its last. At least 0; None for one task.
+
+    A task that was measured once only has nothing to be compared with, and does not count.
+    """
+    return _mean(
+        [
+            _difference(max(_known(history)), history[-1])
+            for history in _histories(matrix)[:-1]
+            if len(_known(history)) > 1
+        ]
+    )
 
 
 def learning_accuracy(matrix: Matrix) -> float | None:
-    """Mean accuracy on each task right after it was learned."""
-    return _mean([row[-1] for row in matrix])
+    """Mean accuracy on each task right after it was learned: the first that was measured of it."""
+    return _mean([next(iter(_known(history)), None) for history in _histories(matrix)])
 
 
 def backward_transfer(matrix: Matrix) -> float | None:

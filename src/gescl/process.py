@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
+import platform
+import threading
+from pathlib import Path
 
 import torch
 
@@ -18,11 +22,48 @@ def prepare_process(threads: int | None = None) -> int:
 
     The networks are small: beyond four threads they gain little, and a fixed rule keeps results comparable.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = threads or min(4, cores)
+    threads = threads or min(4, cores())
     torch.set_num_threads(threads)
     _keep_freed_memory()
     return threads
+
+
+def cores() -> int:
+    """The CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def hardware() -> dict[str, str | int | None]:
+    """What a result was measured on."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": cores(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def die_with_parent() -> None:
+    """End this worker as soon as the process that started it is gone, even if that was killed outright.
+
+    A pool's workers would otherwise finish what they have, and then wait for ever.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _keep_freed_memory() -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
-import os
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -27,7 +26,7 @@ from typing import Any
 from .errors import UsageError
 from .experiment import Experiment
 from .methods import method_class
-from .process import prepare_process
+from .process import cores, die_with_parent, prepare_process
 from .recipe import Recipe, load_recipe, read_toml
 from .store import write_json
 
@@ -103,10 +102,10 @@ def run_sweep(
     """Run every cell that is not finished, in `jobs` processes, and write the choice to `OUT/NAME/sweep.json`."""
     if not cells:
         raise UsageError("the sweep has no cell: no method, no setting or no seed was given")
-    threads = max(1, (os.cpu_count() or 1) // jobs)
+    threads = max(1, cores() // jobs)
     context = multiprocessing.get_context("spawn")  # forked threads of torch would hang
     outcomes = []
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=prepare_process, initargs=(threads,)) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker, initargs=(threads,)) as pool:
         waiting = {pool.submit(run_cell, cell, out, data, device): cell for cell in cells}
         for future in as_completed(waiting):
             cell = waiting[future]
@@ -117,6 +116,11 @@ def run_sweep(
     rows = choose(outcomes)
     write_json(out / cells[0].recipe.name / "sweep.json", rows)
     return rows
+
+
+def _start_worker(threads: int) -> None:
+    prepare_process(threads)
+    die_with_parent()
 
 
 def run_cell(cell: Cell, out: Path, data: Path | None, device: str) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from pydantic import Field
+
 from ..errors import UsageError
 from ..networks.multihead import MultiHeadNet
 from ..streams.task import Task
@@ -14,9 +16,15 @@ from .method import Keeper, Lesson, Method
 
 
 class Joint(Method):
-    """All tasks seen so far at once, from the weights the last task left."""
+    """All tasks seen so far at once, from the weights the last task left; or all of a stream at once at its end."""
 
     name: ClassVar[str] = "joint"
+
+    once: bool = Field(
+        False,
+        description="in runs, put every task off until the last and train once on all of them: the bound at the end "
+        "of the stream for a fraction of the time; accuracies before it are null",
+    )
 
     def keeper(self, net: MultiHeadNet) -> JointKeeper:
         return JointKeeper(self, net)
@@ -25,6 +33,7 @@ class Joint(Method):
 class JointKeeper(Keeper[Joint]):
     def __init__(self, method: Joint, net: MultiHeadNet) -> None:
         super().__init__(method, net)
+        net.shared_statistics = True
         self._seen: dict[int, Task] = {}
 
     def begin_task(self, lesson: Lesson) -> None:

@@ -32,6 +32,8 @@ class MultiHeadNet(nn.Module):
         self.register_buffer("std", std.view(1, -1, 1, 1))
         #: Per task a factor on every filter's output; tasks without one use the filters as they are.
         self.gates: dict[int, Tensor] = {}
+        #: True where all tasks are learned from together, so that none has batch-norm statistics of its own.
+        self.shared_statistics = False
         self._gate: Tensor | None = None
         self._selected = 0
         self._statistics: dict[int, list[Tensor]] = {}
@@ -100,7 +102,7 @@ class MultiHeadNet(nn.Module):
     def select(self, task: int) -> None:
         """Put the task's gates and batch-norm statistics in place."""
         self._gate = self.gates.get(task)
-        if task == self._selected:
+        if task == self._selected or self.shared_statistics:
             return
         self._statistics[self._selected] = [s.clone() for s in self._running()]
         for current, kept in zip(self._running(), self._statistics.get(task, []), strict=False):
@@ -122,7 +124,7 @@ class MultiHeadNet(nn.Module):
         self.gates = {int(key.split(".")[1]): gate for key, gate in state.items() if key.startswith("gates.")}
         running = list(self._running())
         for task in range(len(self.heads) - 1):
-            if running:
+            if running and not self.shared_statistics:
                 self._statistics[task] = [state[f"statistics.{task}.{k}"] for k in range(len(running))]
 
     def _running(self) -> list[Tensor]:

@@ -31,7 +31,7 @@ def draw_matrices(group: Group, look: Looks) -> Drawing:
     left = 0.12 + 0.062 * max(map(len, names))  # inches of an average letter
     figure, axes = panels(rows, columns, (2.1, 2.1), left=left, right=0.62, gap=(0.16, 0.36), share=False)
     lowest = min(float(np.nanmin(mean)) if not np.isnan(mean).all() else 0.0 for mean in means.values())
-    scale = Normalize(np.floor(lowest * 10) / 10, 1.0)
+    scale = Normalize(min(0.9, np.floor(lowest * 10) / 10), 1.0)  # a scale even if nothing is below 1
     numerals: list[Numeral] = []
     middle = np.arange(len(tasks)) + 0.5
     shown = np.arange(len(tasks)) if len(tasks) <= MOST_NUMBERED else np.arange(4, len(tasks), 5)

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import DataError
+from ..locks import locked
 from .catalog import Collected
-from .locks import locked
 from .transfer import GivenUpError, Patience, Remote, Tell, digest, fetch
 
 PART = ".gescl-part"  # ending of files that are not whole yet; no browser uses it for its own

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..locks import locked
 from .cache import cache_folder
-from .locks import locked
 
 Arrays = dict[str, npt.NDArray[Any]]
 # Makes room for an array: new("train", (50_000, 3, 32, 32), np.uint8)

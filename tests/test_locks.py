@@ -5,8 +5,8 @@ import sys
 import threading
 from pathlib import Path
 
-from gescl.streams import locks
-from gescl.streams.locks import locked
+from gescl import locks
+from gescl.locks import locked
 
 HOLDER = """
 import sys

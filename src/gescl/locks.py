@@ -15,6 +15,7 @@ def locked(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[No
     """Hold the lock file `path`; call `waiting` once if another process holds it, then wait for it.
 
     The file stays: were it deleted, a process waiting for it and one that makes it anew would both hold "the" lock.
+    Fails with an `OSError` where the file cannot be made or its file system has no locks.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:

@@ -10,7 +10,7 @@ learner.average_accuracy, learner.forgetting
 from .errors import DataError, GesclError, UsageError
 from .experiment import Experiment
 from .learner import Learner, Prediction, TaskRecord
-from .methods import AgsCl, Ewc, Finetune, Frozen, Gescl, Hat, Joint, Mas, Method, Si
+from .methods import AgsCl, Ewc, Finetune, Frozen, Gescl, Hat, Joint, Lwf, Mas, Method, Si
 from .recipe import Recipe, load_recipe
 from .streams import Task, TaskStream, folder_stream, load_stream
 from .training import Training
@@ -27,6 +27,7 @@ __all__ = [
     "Hat",
     "Joint",
     "Learner",
+    "Lwf",
     "Mas",
     "Method",
     "Prediction",

@@ -137,7 +137,8 @@ def _one_epoch(net: MultiHeadNet, keeper: Keeper[Method], lesson: Lesson, order:
     total = torch.zeros((), device=net.mean.device)  # read once at the end: no waiting for the device per step
     for step, index in enumerate(batches):
         keeper.begin_step(lesson, step / max(1, len(batches) - 1))
-        loss = _cross_entropy(net, _pieces(lesson.train, index), lesson.index)
+        lesson.batch = index
+        loss = _cross_entropy(net, _pieces(lesson.train, index), lesson)
         total += loss.detach() * len(index)
         penalty = keeper.penalty(lesson)
         lesson.optimizer.zero_grad(set_to_none=True)
@@ -186,11 +187,12 @@ def _pieces(splits: list[tuple[int, Split]], index: Tensor) -> list[tuple[int, S
     return pieces
 
 
-def _cross_entropy(net: MultiHeadNet, pieces: list[tuple[int, Split]], task: int) -> Tensor:
+def _cross_entropy(net: MultiHeadNet, pieces: list[tuple[int, Split]], lesson: Lesson) -> Tensor:
     if len(pieces) == 1:
         head, split = pieces[0]
-        return F.cross_entropy(net.heads[head](net.embed(split.images, task)), split.labels)
-    features = net.embed(torch.cat([split.images for _, split in pieces]), task)
+        lesson.features = net.embed(split.images, lesson.index)
+        return F.cross_entropy(net.heads[head](lesson.features), split.labels)
+    features = lesson.features = net.embed(torch.cat([split.images for _, split in pieces]), lesson.index)
     losses = [
         F.cross_entropy(net.heads[head](part), split.labels, reduction="sum")
         for (head, split), part in zip(pieces, torch.split(features, [len(s) for _, s in pieces]), strict=True)

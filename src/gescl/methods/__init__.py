@@ -8,12 +8,13 @@ from .frozen import Frozen
 from .gescl import Gescl
 from .hat import Hat
 from .joint import Joint
+from .lwf import Lwf
 from .mas import Mas
 from .method import Capacity, Keeper, Lesson, Method
 from .si import Si
 
 METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (Gescl, AgsCl, Ewc, Si, Mas, Hat, Finetune, Joint, Frozen)
+    method.name: method for method in (Gescl, AgsCl, Ewc, Si, Mas, Lwf, Hat, Finetune, Joint, Frozen)
 }
 
 
@@ -36,6 +37,7 @@ __all__ = [
     "Joint",
     "Keeper",
     "Lesson",
+    "Lwf",
     "Mas",
     "Method",
     "Si",

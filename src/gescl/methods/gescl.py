@@ -19,6 +19,7 @@ from ..networks.filters import FilterLayer
 from ..networks.multihead import MultiHeadNet
 from .filterwise import FilterKeeper, Plan, activation_moments
 from .method import Lesson, Method
+from .recall import Recall
 
 #: An important filter is held at least with this fraction of its layer's mean strength, so that ν = 0 or a constant
 #: map does not leave it unprotected.
@@ -26,7 +27,7 @@ LEAST_STRENGTH = 0.01
 
 
 class Gescl(Method):
-    """Hyper-parameters of GESCL; the defaults are what validation accuracy chose on `scripts` (results/gescl-defaults)."""
+    """Hyper-parameters of GESCL; the defaults are what validation accuracy chose (results/gescl-defaults)."""
 
     name: ClassVar[str] = "gescl"
 
@@ -50,6 +51,10 @@ class Gescl(Method):
     )
     importance_scale: Literal["raw", "layer_mean"] = Field(
         "raw", description="as measured (the paper), or relative to the mean of the layer's important filters"
+    )
+    recall: NonNegativeFloat = Field(
+        0.0,
+        description="how strongly old heads' answers to the new images are kept (methods/recall.py); 0 is the paper's",
     )
     tolerance: NonNegativeFloat = Field(1e-6, description="a filter below this fraction of its layer's largest is free")
     redraw: bool = Field(True, description="false leaves free filters and their outlets as they are (ablation only)")
@@ -79,10 +84,17 @@ class Gescl(Method):
 
 
 class GesclKeeper(FilterKeeper[Gescl]):
+    recall: Recall | None = None
+
     def begin_task(self, lesson: Lesson) -> None:
         if self.method.zero_freeze:
             self.find_frozen()
         self.plan(self._strength)
+        moves = not math.isinf(self.method.mu_s)  # else old heads' answers cannot change
+        self.recall = Recall(self.net, lesson) if lesson.index and self.method.recall and moves else None
+
+    def penalty(self, lesson: Lesson) -> Tensor | None:
+        return None if self.recall is None else self.method.recall * self.recall.departure(lesson)
 
     def _strength(self, layer: FilterLayer) -> Tensor:
         """How strongly the filters of a layer are held: Γ̂ of Eq. 4, never quite zero for an important one."""
@@ -140,6 +152,7 @@ class GesclKeeper(FilterKeeper[Gescl]):
 
     @torch.no_grad()
     def end_task(self, lesson: Lesson) -> None:
+        self.recall = None  # the images are gone, and so is what was said of them
         ((head, split),) = lesson.train
         mean, std = activation_moments(self.net, head, split)
         measured = mean if self.method.importance == "mean" else std

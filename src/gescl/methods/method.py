@@ -56,6 +56,9 @@ class Lesson:
     #: Tensors of the method's own that go back with the weights when the best ones are restored; not stepped.
     followers: list[Tensor] = field(default_factory=list)
     optimizer: torch.optim.Optimizer | None = None
+    #: The step's training images by number, and the trunk's features of them: there when `penalty` is asked for.
+    batch: Tensor = field(init=False)
+    features: Tensor = field(init=False)
 
     @property
     def lr(self) -> float:

@@ -18,7 +18,7 @@ MUTED = "#6a717b"
 GRID = "#d9dce1"
 PAPER = "#ffffff"
 
-# Okabe and Ito's palette: told apart by colour-blind readers. One colour a method, everywhere.
+# Okabe and Ito's palette, and a brown: told apart by colour-blind readers. One colour a method, everywhere.
 COLOURS = {
     "gescl": "#d55e00",
     "ags-cl": "#0072b2",
@@ -26,13 +26,14 @@ COLOURS = {
     "ewc": "#cc79a7",
     "si": "#e69f00",
     "mas": "#56b4e9",
+    "lwf": "#8c510a",
     "frozen": "#7f858c",
     "finetune": INK,
     "joint": "#b8a800",
 }
 # Paul Tol's muted palette, for variants of a method and for names nobody knows.
 FURTHER_COLOURS = ("#882255", "#44aa99", "#332288", "#999933", "#aa4499", "#117733", "#88ccee", "#cc6677", "#ddcc77")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h")
 DASHES = ((4.0, 1.5), (1.5, 1.2), (6.0, 1.5, 1.5, 1.5))
 
 SETTINGS: dict[Any, Any] = {
@@ -120,7 +121,7 @@ def looks(labels: Iterable[str]) -> dict[str, Look]:
             taken.add(base)
             result[label] = Look(COLOURS[base], MARKERS[list(COLOURS).index(base)], None)
         else:
-            # Colours, markers and dashes repeat after 9, 9 and 3: shifted each round, no two labels share all of them.
+            # Colours, markers and dashes repeat after 9, 10 and 3: shifted each round, no two labels share all of them.
             turn, place = divmod(further, len(FURTHER_COLOURS))
             dash = DASHES[(place + turn) % len(DASHES)]
             result[label] = Look(FURTHER_COLOURS[place], MARKERS[(place + turn + 4) % len(MARKERS)], dash)

@@ -1,0 +1,36 @@
+"""LwF: learning without forgetting (Li and Hoiem 2016). Old heads shall go on saying the same of the new images."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field, NonNegativeFloat
+from torch import Tensor
+
+from ..networks.multihead import MultiHeadNet
+from .method import Keeper, Lesson, Method
+from .recall import Recall
+
+
+class Lwf(Method):
+    """Hyper-parameters of LwF."""
+
+    name: ClassVar[str] = "lwf"
+
+    lam: NonNegativeFloat = Field(2.0, description="λ: what it costs when old heads' answers to the new images move")
+
+    def keeper(self, net: MultiHeadNet) -> LwfKeeper:
+        return LwfKeeper(self, net)
+
+
+class LwfKeeper(Keeper[Lwf]):
+    recall: Recall | None = None
+
+    def begin_task(self, lesson: Lesson) -> None:
+        self.recall = Recall(self.net, lesson) if lesson.index and self.method.lam else None
+
+    def penalty(self, lesson: Lesson) -> Tensor | None:
+        return None if self.recall is None else self.method.lam * self.recall.departure(lesson)
+
+    def end_task(self, lesson: Lesson) -> None:
+        self.recall = None  # the images are gone, and so is what was said of them

@@ -1,0 +1,57 @@
+"""Recall: what the old heads said of the new images before they were learned, kept while they are learned.
+
+Images of old tasks are gone, but their heads are not, and the new images show them how far the trunk has moved. It is
+the idea of learning without forgetting (Li and Hoiem 2016): the answers of the old heads are recorded once, before a
+task is learned, and departing from them costs. Nothing is carried from task to task.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (its usual name)
+from torch import Tensor
+
+from ..networks.multihead import MultiHeadNet
+from ..randomness import generator
+from .method import Lesson
+
+#: Answers are compared at this softness, so that the order of the unlikely classes counts too; the usual value.
+TEMPERATURE = 2.0
+
+#: At most so many old heads are asked per step, drawn anew each time: the cost does not grow with the tasks.
+HEADS_PER_STEP = 8
+
+
+class Recall:
+    """The recorded answers of all old heads to one task's training images."""
+
+    def __init__(self, net: MultiHeadNet, lesson: Lesson, batch_size: int = 256) -> None:
+        ((_, split),) = lesson.train
+        self.net = net
+        self._draw = generator(lesson.seed, lesson.index, "heads to recall")
+        net.eval()
+        with torch.no_grad():
+            batches = [net.embed(images.to(net.mean.device), lesson.index) for images in split.images.split(batch_size)]
+            answers = [[self._answer(head, features) for head in range(lesson.index)] for features in batches]
+        self.answers = [torch.cat(of_head) for of_head in zip(*answers, strict=True)]
+
+    def _answer(self, head: int, features: Tensor) -> Tensor:
+        linear = self.net.head(head)  # detached: old heads are not to move
+        return F.log_softmax(F.linear(features, linear.weight.detach(), linear.bias.detach()) / TEMPERATURE, dim=1)
+
+    def departure(self, lesson: Lesson) -> Tensor:
+        """How far the old heads' answers to the batch have moved: Σ over heads of T²·KL(recorded ‖ now).
+
+        Where there are more old heads than are asked per step, the sum is estimated from those asked.
+        """
+        heads = torch.randperm(len(self.answers), generator=self._draw)[:HEADS_PER_STEP].tolist()
+        moved = [
+            F.kl_div(
+                self._answer(head, lesson.features),
+                self.answers[head][lesson.batch],
+                reduction="batchmean",
+                log_target=True,
+            )
+            for head in heads
+        ]
+        return TEMPERATURE**2 * len(self.answers) / len(heads) * torch.stack(moved).sum()

@@ -1,0 +1,113 @@
+"""Recall of old heads' answers, in LwF and in GESCL, against numpy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from gescl import Finetune, Gescl, Lwf, Method, Task
+from gescl.methods import recall
+from gescl.methods.gescl import GesclKeeper
+from gescl.methods.lwf import LwfKeeper
+from gescl.methods.method import Lesson
+from gescl.methods.recall import Recall
+from gescl.networks.multihead import MultiHeadNet
+
+from ..conftest import stripes
+from ..oracles.linear import Array, linear_model, outputs, probabilities
+from .common import keeper_of, learned
+
+
+class Moved:
+    """A linear trunk under several heads that has moved since its answers were recorded."""
+
+    net: MultiHeadNet
+    lesson: Lesson
+
+    def __init__(self, heads: int) -> None:
+        self.net, self.lesson, seen = linear_model(classes=4, images=24)
+        for _ in range(heads):
+            nn.init.normal_(self.net.add_head(3).weight, generator=torch.Generator().manual_seed(len(self.net.heads)))
+        self.lesson.index = heads
+        self.recall = Recall(self.net, self.lesson, batch_size=7)
+        then = outputs(self.net, seen)
+        for parameter in self.net.trunk.parameters():
+            nn.init.normal_(parameter, generator=torch.Generator().manual_seed(1))
+        self.lesson.batch = torch.tensor([5, 2, 17])
+        self.lesson.features = self.net.embed(self.lesson.task.train.images[self.lesson.batch], heads)
+        self.then, self.now = then[self.lesson.batch], outputs(self.net, seen)[self.lesson.batch]
+
+    def by_hand(self) -> float:
+        """Σ over old heads of 4 · mean over images of Σ_c p_then log(p_then / p_now), p = softmax(logits / 2)."""
+        total = 0.0
+        for k in range(self.lesson.index):
+            p, q = (self._answers(k, features) for features in (self.then, self.now))
+            total += 4 * float((p * np.log(p / q)).sum(axis=1).mean())
+        return total
+
+    def _answers(self, head: int, features: Array) -> Array:
+        weight, bias = (p.detach().double().numpy() for p in self.net.head(head).parameters())
+        return probabilities((features @ weight.T + bias) / 2)
+
+
+def test_departure_equals_the_divergence_computed_by_hand() -> None:
+    moved = Moved(heads=3)
+    assert moved.recall.departure(moved.lesson).item() == pytest.approx(moved.by_hand(), rel=1e-4)
+
+
+def test_departure_moves_the_trunk_and_no_head() -> None:
+    moved = Moved(heads=2)
+    moved.recall.departure(moved.lesson).backward()  # type: ignore[no-untyped-call]
+    assert all(p.grad is not None and p.grad.any() for p in moved.net.trunk.parameters())
+    assert all(p.grad is None for p in moved.net.heads.parameters())
+
+
+def test_with_many_old_heads_those_asked_stand_for_all() -> None:
+    moved = Moved(heads=3 * recall.HEADS_PER_STEP)
+    drawn = [moved.recall.departure(moved.lesson).item() for _ in range(400)]
+    assert np.std(drawn) > 0, "every step asks others"
+    assert np.mean(drawn) == pytest.approx(moved.by_hand(), abs=4 * np.std(drawn) / np.sqrt(len(drawn)))
+
+
+@pytest.fixture
+def tasks() -> list[Task]:
+    return [stripes("a"), stripes("b", seed=1)]
+
+
+OFF: list[tuple[Method, Method]] = [(Lwf(lam=0), Finetune()), (Gescl(mu_s=2, recall=0), Gescl(mu_s=2, recall=1e-30))]
+
+
+@pytest.mark.parametrize(("one", "other"), OFF, ids=["lwf", "gescl"])
+def test_without_strength_it_changes_nothing(one: Method, other: Method, tasks: list[Task]) -> None:
+    ours, theirs = (learned(method, tasks).net.state_dict() for method in (one, other))
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+@pytest.mark.parametrize(
+    ("without", "with_it"),
+    [(Lwf(lam=0), Lwf(lam=20)), (Gescl(mu_s=0.1, recall=0), Gescl(mu_s=0.1, recall=20))],
+    ids=["lwf", "gescl"],
+)
+def test_old_heads_answers_to_the_new_images_move_less(without: Method, with_it: Method, tasks: list[Task]) -> None:
+    def drift(method: Method) -> float:
+        learner = learned(method, tasks[:1])
+        before = learner.predict(tasks[1].train.images, task="a").probabilities
+        learner.learn(tasks[1])
+        return float((learner.predict(tasks[1].train.images, task="a").probabilities - before).abs().mean())
+
+    assert drift(with_it) < 0.5 * drift(without)
+
+
+def test_nothing_is_recorded_where_nothing_can_move_and_nothing_is_kept(tasks: list[Task], tmp_path: Path) -> None:
+    learner = learned(Gescl(mu_s=float("inf"), recall=2), tasks[:1])
+    keeper = keeper_of(learner, GesclKeeper)
+    recorded = []
+    learner.on_epoch = lambda epoch: recorded.append(keeper.recall)
+    learner.learn(tasks[1])
+    assert recorded and not any(recorded)
+    lwf = learned(Lwf(), tasks)
+    assert keeper_of(lwf, LwfKeeper).recall is None and lwf.state_bytes == 0

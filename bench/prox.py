@@ -49,9 +49,9 @@ def prepared(network: str, psi_min: float, important: float) -> tuple[MultiHeadN
 
 def step(net: MultiHeadNet, lesson: Lesson) -> None:
     assert lesson.optimizer is not None
-    loss = _cross_entropy(net, lesson.train, 0)
+    loss = _cross_entropy(net, lesson.train, lesson)
     lesson.optimizer.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()  # type: ignore[no-untyped-call]  # torch's
     lesson.optimizer.step()
 
 

@@ -29,10 +29,12 @@ class Recall:
         ((_, split),) = lesson.train
         self.net = net
         self._draw = generator(lesson.seed, lesson.index, "heads to recall")
+        answers = []
         net.eval()
         with torch.no_grad():
-            batches = [net.embed(images.to(net.mean.device), lesson.index) for images in split.images.split(batch_size)]
-            answers = [[self._answer(head, features) for head in range(lesson.index)] for features in batches]
+            for images in torch.split(split.images, batch_size):
+                features = net.embed(images.to(net.mean.device), lesson.index)
+                answers.append([self._answer(head, features) for head in range(lesson.index)])
         self.answers = [torch.cat(of_head) for of_head in zip(*answers, strict=True)]
 
     def _answer(self, head: int, features: Tensor) -> Tensor:

@@ -2,6 +2,9 @@
 
 A weight is held in proportion to the Fisher information that the tasks so far have about it, in the running-mean form
 with a single anchor (Huszár 2018): one number per weight, however many tasks there are.
+
+Under Adam, forgetting does not vanish as λ grows: its steps are of the size of the learning rate however hard the pull,
+so a held weight wanders about its anchor by an amount in proportion to the rate. Under SGD it does not.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 # make demo    watch it work            make test    what CI runs
 # make setup   only install             make check   format, lint, types
-# make test-all   also what needs extras: the report's page in Chromium, where there is one
+# make test-browser   only the report's page in Chromium, where there is one; a part of make test
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-all test-browser check format clean
+.PHONY: setup demo test test-browser check format clean
 
 setup: $(STAMP)
 
@@ -27,8 +27,7 @@ check: setup
 
 test: check
 	@$(BIN)/pytest --numprocesses auto --cov --cov-report term:skip-covered --cov-fail-under 90
-
-test-all: test test-browser
+	@$(MAKE) --no-print-directory test-browser
 
 CHROMIUM := $(shell for name in chromium chromium-browser google-chrome; do command -v $$name && break; done)
 

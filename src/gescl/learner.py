@@ -127,8 +127,9 @@ class Learner:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes the method carries from task to task besides the network."""
-        return sum(t.numel() * t.element_size() for t in self.keeper.state().values())
+        """Bytes the method carries from task to task besides the network; the gates it gave to tasks count."""
+        carried = [*self.keeper.state().values(), *self.net.gates.values()]
+        return sum(tensor.numel() * tensor.element_size() for tensor in carried)
 
     def learn(self, task: Task, earlier: Sequence[Task] = ()) -> TaskRecord:
         """Learn a task. Its training images are not needed afterwards.

@@ -72,7 +72,7 @@ def test_the_capacity_gauge_counts_the_union_of_all_gates() -> None:
         assert capacity.important[layer.name] + capacity.free[layer.name] == layer.size
     assert learner.records[-1].free_filters == capacity.free
     assert torch.equal(keeper_of(learner, HatKeeper).filters()["important"], union)
-    assert learner.state_bytes == 4 * learner.net.graph.size
+    assert learner.state_bytes == 3 * 4 * learner.net.graph.size, "the union, and a gate per filter and task"
 
 
 def test_soft_gates_forget_little_but_are_not_exact() -> None:

@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch import Tensor, nn
 
-from gescl import Finetune, Gescl, Learner, Task, Training, load_recipe, load_stream
+from gescl import DataError, Finetune, Gescl, Learner, Task, Training, load_recipe, load_stream
 from gescl.methods.filterwise import activation_moments
 from gescl.methods.gescl import GesclKeeper
 from gescl.methods.method import Lesson
 
 from ..conftest import conv, stripes
-from .common import keeper_of, learned, logits, overwrite
+from .common import FAST, keeper_of, learned, logits, overwrite
 
 
 def lesson_of(task: Task) -> Lesson:
@@ -283,11 +283,19 @@ def test_a_network_all_important_or_all_free_goes_on_learning(everything: bool) 
     assert record.accuracy[1] is not None and record.accuracy[1] > 0.25
 
 
-def test_the_papers_letter_is_available_and_its_divergence_is_an_error_or_finite() -> None:
+def test_the_papers_letter_learns_where_it_does_not_diverge() -> None:
     paper = Gescl.paper()
     assert (paper.prox, paper.every, paper.exclusive_scale, paper.psi_min) == ("linearised", "epoch", "none", 0)
-    learner = learned(Gescl(prox="linearised", mu_p=0.01, mu_s=1.0), [stripes("a"), stripes("b", seed=1)])
-    assert all(torch.isfinite(p).all() for p in learner.net.parameters())
+    assert paper.recall == 0
+    learner = learned(Gescl(**{**paper.model_dump(), "mu_p": 0.01, "mu_s": 1.0}), [stripes("a"), stripes("b", seed=1)])
+    assert learner.average_accuracy is not None and learner.average_accuracy > 0.5, "chance is 0.25"
+
+
+def test_where_the_papers_letter_diverges_it_is_an_error_and_nothing_is_lost() -> None:
+    learner = Learner("small", Gescl(**{**Gescl.paper().model_dump(), "mu_p": 1e4, "every": "step"}), training=FAST)
+    with pytest.raises(DataError, match="no longer a finite number"):
+        learner.learn(stripes("a"))
+    assert learner.tasks == []
 
 
 # State and records --------------------------------------------------------------------------------------------------

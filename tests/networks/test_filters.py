@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
@@ -9,9 +11,10 @@ from torch import Tensor, nn
 
 from gescl import UsageError
 from gescl.networks.cnn import NETWORKS, build_trunk
-from gescl.networks.filters import FilterGraph, FilterLayer
+from gescl.networks.filters import FilterGraph, FilterLayer, Rows
 
 SHAPES = {"small": (1, 8, 8), "paper3": (3, 32, 32), "ags6": (3, 32, 32), "matching2": (3, 64, 64)}
+SHAPES |= {"resnet20": (3, 16, 16), "resnet18": (3, 16, 16)}
 
 
 class Tangle(nn.Module):
@@ -171,32 +174,100 @@ def test_redrawing_changes_the_marked_filters_and_no_other() -> None:
         assert torch.equal(changed, part)
 
 
-class Refused(nn.Module):
-    def __init__(self, layer: nn.Module) -> None:
+class Between(nn.Module):
+    """Something between a convolution and the features."""
+
+    def __init__(self, odd: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.conv = nn.Conv2d(3, 8, 3, padding=1)
-        self.odd = layer
+        self.odd = odd
 
     def forward(self, x: Tensor) -> Tensor:
-        features: Tensor = self.odd(self.conv(x)).flatten(1)
-        return features
+        return self.odd(self.conv(x)).flatten(1)
+
+
+class SqueezeExcite(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.squeeze, self.excite = nn.Conv2d(8, 2, 1), nn.Conv2d(2, 8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        asked: Tensor = self.excite(torch.relu(self.squeeze(x.mean((2, 3), keepdim=True))))
+        return x * F.hardtanh(asked, -1.0, 1.0)
 
 
 @pytest.mark.parametrize(
-    ("layer", "word"),
+    ("odd", "words"),
     [
-        (nn.PixelShuffle(2), "PixelShuffle"),
-        (nn.GroupNorm(2, 8), "GroupNorm"),
-        (nn.Sigmoid(), "Sigmoid"),
-        (nn.ConvTranspose2d(8, 8, 2), "ConvTranspose2d"),
-        (nn.PReLU(), "PReLU"),
-        (nn.Conv2d(8, 8, 3, padding=1, padding_mode="reflect"), "padding_mode"),
+        (nn.PixelShuffle(2), ["'odd'", "PixelShuffle"]),
+        (nn.GroupNorm(2, 8), ["'odd'", "GroupNorm"]),
+        (nn.LayerNorm([8, 8, 8]), ["'odd'", "LayerNorm"]),
+        (nn.LocalResponseNorm(2), ["'odd'", "LocalResponseNorm"]),
+        (SqueezeExcite(), ["mul", "mixes"]),
+        (nn.Softmax2d(), ["'odd'", "Softmax2d"]),
+        (nn.Sigmoid(), ["'odd'", "Sigmoid", "makes 0.5 out of zero"]),
+        (nn.Softplus(), ["'odd'", "Softplus", "makes 0.693 out of zero"]),
+        (nn.Hardtanh(1, 2), ["'odd'", "Hardtanh", "makes 1 out of zero"]),
+        (nn.ConstantPad2d(1, 3.0), ["'odd'", "ConstantPad2d", "out of zero"]),
+        (nn.ConvTranspose2d(8, 8, 2), ["'odd'", "ConvTranspose2d"]),
+        (nn.PReLU(), ["'odd'", "PReLU"]),
+        (nn.Conv2d(8, 8, 3, padding=1, padding_mode="reflect"), ["'odd'", "padding_mode"]),
+        (nn.MaxPool3d(1, 1, 0), []),  # keeps channels apart because it does nothing
+        (nn.MaxPool3d((3, 1, 1), 1, (1, 0, 0)), ["'odd'", "MaxPool3d", "apart"]),  # takes channels for depth
+        (lambda x: x.mean(1), ["mean", "apart"]),
+        (lambda x: 1 / x, ["truediv", "out of zero"]),
+        (lambda x: x + 1, ["add", "out of zero"]),
+        (lambda x: x.view(-1, 4, 2, 8, 8).transpose(1, 2).reshape(-1, 8, 8, 8), ["view"]),  # shuffles channels
+        (lambda x: x.chunk(2, 1)[0], ["chunk"]),
+    ],
+    ids=lambda value: type(value).__name__ if callable(value) else "",
+)
+def test_what_mixes_channels_or_makes_something_of_nothing_is_refused_by_name(
+    odd: Callable[[Tensor], Tensor], words: list[str]
+) -> None:
+    if not words:
+        FilterGraph(Between(odd), torch.zeros(2, 3, 8, 8))
+        return
+    with pytest.raises(UsageError) as refusal:
+        FilterGraph(Between(odd), torch.zeros(2, 3, 8, 8))
+    assert all(word in str(refusal.value) for word in words), refusal.value
+
+
+@pytest.mark.parametrize(
+    ("odd", "rests"),
+    [
+        (nn.ReLU(), True),
+        (nn.ReLU6(), True),
+        (nn.Hardshrink(), True),
+        (nn.Sequential(nn.BatchNorm2d(8), nn.ReLU()), True),
+        (nn.Sequential(nn.MaxPool2d(2), nn.ReLU()), True),
+        (nn.Sequential(nn.ReLU(), nn.GELU()), True),
+        (nn.Identity(), False),  # nothing follows the last layer
+        (nn.BatchNorm2d(8), False),
+        (nn.Sequential(nn.ReLU(), nn.BatchNorm2d(8)), False),
+        (nn.GELU(), False),
+        (nn.SiLU(), False),
+        (nn.LeakyReLU(), False),
+        (nn.Hardswish(), False),
+        (nn.Tanh(), False),
+        (lambda x: torch.relu(x) + x, False),
+        (lambda x: torch.relu(torch.relu(x) + x), True),
+        (lambda x: torch.cat([torch.relu(x), x], 1), False),
     ],
 )
-def test_what_mixes_channels_or_makes_something_of_nothing_is_refused_by_name(layer: nn.Module, word: str) -> None:
-    with pytest.raises(UsageError, match=word) as refusal:
-        FilterGraph(Refused(layer), torch.zeros(2, 3, 8, 8))
-    assert "odd" in str(refusal.value)
+def test_a_filter_rests_at_zero_where_it_gets_no_gradient_there(odd: Callable[[Tensor], Tensor], rests: bool) -> None:
+    torch.manual_seed(0)
+    trunk, images = Between(odd), torch.randn(4, 3, 8, 8)
+    graph = FilterGraph(trunk, images)
+    assert graph.rests_at_zero == rests
+    half = torch.arange(graph.size) % 2 == 0
+    graph.erase(half)
+    features = trunk(images)
+    (features * torch.randn_like(features)).sum().backward()
+    ((layer,)) = graph.layers
+    gradients = FilterLayer(layer.name, layer.slice, tuple(Rows(r.parameter.grad, r.index) for r in layer.rows))  # type: ignore[arg-type]
+    assert gradients.matrix()[half].any() != rests
+    assert gradients.matrix()[~half].any()
 
 
 def test_images_too_small_for_the_network_are_refused() -> None:

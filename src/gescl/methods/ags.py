@@ -41,7 +41,7 @@ class AgsClKeeper(FilterKeeper[AgsCl]):
         self.plan(lambda layer: self.strength[layer.slice])
 
     def end_epoch(self, lesson: Lesson) -> None:
-        self.prox(lesson)
+        self.prox_after_epoch(lesson)
 
     def hold(self, rows: Tensor, plan: Plan, lr: float) -> Tensor:
         """w ← w_old + (1 − αλω/‖w − w_old‖)₊ (w − w_old)."""

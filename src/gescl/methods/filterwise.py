@@ -86,6 +86,11 @@ class FilterKeeper(Keeper[M]):
             plan.layer.assign(matrix)
             self._settle_dead(plan.layer, matrix, lesson)
 
+    def prox_after_epoch(self, lesson: Lesson) -> None:
+        """One prox for a whole epoch moves weights far: batch-norm statistics have to follow before validation."""
+        self.prox(lesson)
+        estimate_statistics(self.net, lesson)
+
     def _settle_dead(self, layer: FilterLayer, matrix: Tensor, lesson: Lesson) -> None:
         """A filter at zero has no gradient, yet the optimiser's moments would bring it back (section 3.5)."""
         dead = ~matrix.any(dim=1)
@@ -121,7 +126,9 @@ class FilterKeeper(Keeper[M]):
         already_full = self._full_layers()
         self.last_importance = importance
         self.strength = decay * self.strength + importance
-        self.important = self.important | (active & self.net.graph.served(self.net.heads))
+        taken = ~self.important & active & self.net.graph.served(self.net.heads)
+        self.important = self.important | taken
+        self.net.share_statistics(taken)
         for name in self._full_layers() - already_full:
             size = next(layer.size for layer in self.net.graph.layers if layer.name == name)
             log.warning(
@@ -165,6 +172,26 @@ class FilterKeeper(Keeper[M]):
 
     def _full_layers(self) -> set[str]:
         return {name for name, free in self.capacity().free.items() if free == 0}
+
+
+@torch.no_grad()
+def estimate_statistics(net: MultiHeadNet, lesson: Lesson) -> None:
+    """Batch-norm statistics of the weights as they are, over the training images: the mean of all batches'."""
+    norms = [norm for norm, _ in net.graph.norms if norm.track_running_stats]
+    if not norms:
+        return
+    momenta = [norm.momentum for norm in norms]
+    net.eval()  # no dropout
+    for norm in norms:
+        norm.train().reset_running_stats()
+        norm.momentum = None
+    order = generator(lesson.seed, lesson.index, "batch-norm statistics")
+    for head, split in lesson.train:
+        for index in torch.split(torch.randperm(len(split), generator=order), lesson.batch_size):
+            if len(index) > 1:
+                net.embed(split.images[index], head)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
 
 
 @torch.inference_mode()

@@ -116,7 +116,7 @@ class GesclKeeper(FilterKeeper[Gescl]):
 
     def end_epoch(self, lesson: Lesson) -> None:
         if self.method.every == "epoch":
-            self.prox(lesson)
+            self.prox_after_epoch(lesson)
 
     def hold(self, rows: Tensor, plan: Plan, lr: float) -> Tensor:
         """Eq. 16."""

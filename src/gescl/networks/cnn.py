@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..errors import UsageError, unknown
+from .resnet import resnet18, resnet20
 
 Shape = tuple[int, int, int]
 
@@ -25,12 +26,12 @@ def build_trunk(name: str, shape: Shape) -> nn.Module:
     trunk = NETWORKS[name](shape[0])
     try:
         with torch.no_grad():
-            trunk(torch.zeros(1, *shape))
+            trunk.eval()(torch.zeros(1, *shape))
     except RuntimeError as error:
         raise UsageError(
             f"network {name!r} cannot take images of {shape[1]}×{shape[2]} pixels: they are too small for its pooling"
         ) from error
-    return trunk
+    return trunk.train()
 
 
 def small(channels: int) -> nn.Module:
@@ -79,4 +80,6 @@ NETWORKS: dict[str, Callable[[int], nn.Module]] = {
     "paper3": paper3,
     "ags6": ags6,
     "matching2": matching2,
+    "resnet20": resnet20,
+    "resnet18": resnet18,
 }

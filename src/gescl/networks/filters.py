@@ -18,7 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from .tracing import Activation, Trace, trace
+from .channels import Trace
+from .operations import Activation
+from .tracing import trace
 
 
 @dataclass(frozen=True, eq=False)

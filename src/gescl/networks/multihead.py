@@ -109,6 +109,25 @@ class MultiHeadNet(nn.Module):
             current.copy_(kept)
         self._selected = task
 
+    @torch.no_grad()
+    def share_statistics(self, which: Tensor) -> None:
+        """Give earlier tasks the newest one's batch-norm statistics of the marked filters.
+
+        Theirs are of what those filters were before they were drawn anew, often at zero: a variance near zero would
+        make any later use of the filter deafening in an old task.
+        """
+        newest = len(self.heads) - 1
+        self.select(newest)
+        places = {id(buffer): place for place, buffer in enumerate(self._running())}
+        for norm, filters in self.graph.norms:
+            marked = which[filters]
+            for buffer in (norm.running_mean, norm.running_var):
+                if buffer is not None and marked.any():
+                    place = places[id(buffer)]
+                    for task in range(newest):
+                        kept = self._statistics[task]
+                        kept[place] = torch.where(marked, buffer, kept[place])
+
     def task_state(self) -> dict[str, Tensor]:
         """What belongs to one task alone, besides its head: to be saved with the weights."""
         if self.heads:

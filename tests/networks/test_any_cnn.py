@@ -1,0 +1,186 @@
+"""GESCL's promises on the shapes of networks that people use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gescl import AgsCl, Gescl, Learner, Task, Training
+from gescl.methods.filterwise import FilterKeeper
+from gescl.methods.gescl import GesclKeeper
+from gescl.methods.method import Lesson
+from gescl.training import Epoch
+
+from ..conftest import stripes
+from ..methods.common import keeper_of, logits, overwrite
+from .residual import residual
+from .zoo import ZOO, drawn
+
+# Strong plasticity with a floor of a quarter of each layer: the first task takes that, the rest stays free.
+ROOMY = Gescl(mu_s=50, mu_p=60, psi_min=1, min_alive=0.25)
+QUICK = Training(epochs=2, lr=3e-3, batch_size=16)
+
+
+@cache
+def tasks() -> list[Task]:
+    return [stripes(str(k), seed=k) for k in range(3)]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Two tasks learned, and the file that was saved then."""
+
+    name: str
+    learner: Learner
+    file: Path
+
+
+@pytest.fixture(scope="module", params=ZOO)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    torch.set_num_threads(1)  # as in the tests themselves: the number of threads changes bits
+    learner, file = Learner(drawn(request.param), ROOMY, training=QUICK), tmp_path_factory.mktemp("zoo") / "a.gescl"
+    for task in tasks()[:2]:
+        learner.learn(task)
+    learner.save(file)
+    return Run(request.param, learner, file)
+
+
+def reloaded(run: Run) -> Learner:
+    return Learner.load(run.file, network=ZOO[run.name]())
+
+
+def test_old_tasks_do_not_depend_on_free_filters(run: Run) -> None:
+    learner = reloaded(run)
+    free = ~keeper_of(learner, GesclKeeper).important
+    kinds = [bool(part.any()) and not bool(part.all()) for part in learner.net.graph.per_layer(free)]
+    assert sum(kinds) >= 0.7 * len(kinds), "nearly every layer has both kinds, or the test is vacuous"
+    before = [logits(learner, task, index) for index, task in enumerate(tasks()[:2])]
+    overwrite(learner, free)
+    for index, task in enumerate(tasks()[:2]):
+        assert torch.equal(before[index], logits(learner, task, index))
+    overwrite(learner, ~free)
+    assert not torch.equal(before[0], logits(learner, tasks()[0], 0))
+
+
+def test_redrawing_dead_filters_changes_no_output(run: Run) -> None:
+    learner = reloaded(run)
+    keeper, graph = keeper_of(learner, GesclKeeper), learner.net.graph
+    graph.erase(~keeper.important)
+    before = [logits(learner, task, index) for index, task in enumerate(tasks()[:2])]
+    task = tasks()[1]
+    keeper.release(Lesson(1, task, 0, 16, [(1, task.train)], [(1, task.val)]), 1.0)
+    assert torch.cat([layer.matrix().any(1) for layer in graph.layers]).all(), "every filter is alive again"
+    for index, known in enumerate(tasks()[:2]):
+        assert torch.equal(before[index], logits(learner, known, index))
+
+
+def test_going_on_from_a_file_equals_going_on_in_memory(run: Run) -> None:
+    loaded = reloaded(run)
+    for index, task in enumerate(tasks()[:2]):
+        assert torch.equal(logits(loaded, task, index), logits(run.learner, task, index))
+    loaded.learn(tasks()[2], earlier=tasks()[:2])
+    run.learner.learn(tasks()[2])
+    assert loaded.accuracy == run.learner.accuracy
+    for one, other in (
+        (loaded.net.state_dict(), run.learner.net.state_dict()),
+        (loaded.net.task_state(), run.learner.net.task_state()),
+        (loaded.keeper.state(), run.learner.keeper.state()),
+    ):
+        assert one.keys() == other.keys() and all(torch.equal(tensor, other[key]) for key, tensor in one.items())
+
+
+def dead(learner: Learner) -> Tensor:
+    return torch.cat([~layer.matrix().any(1) for layer in learner.net.graph.layers])
+
+
+@pytest.mark.parametrize("activation", [nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Identity])
+@pytest.mark.parametrize("every", ["epoch", "step"])
+def test_a_zeroed_filter_is_held_at_zero_where_its_activation_has_a_slope(
+    activation: type[nn.Module], every: str
+) -> None:
+    trunk = nn.Sequential(
+        nn.Conv2d(3, 12, 3, padding=1), nn.BatchNorm2d(12), activation(), nn.MaxPool2d(4),
+        nn.Conv2d(12, 16, 3), nn.BatchNorm2d(16), activation(), nn.Flatten(),
+    )  # fmt: skip
+    method = Gescl.model_validate({"mu_p": 20 if every == "step" else 200, "every": every, "min_alive": 0.25})
+    learner = Learner(trunk, method, training=Training(epochs=4, lr=3e-3, batch_size=16))
+    seen: list[Tensor] = []
+    learner.on_epoch = lambda _: seen.append(dead(learner))
+    learner.learn(tasks()[0])
+    assert any(0 < int(now.sum()) < len(now) for now in seen)
+    for before, after in pairwise(seen):
+        assert (after | ~before).all()
+
+
+def test_after_a_prox_at_the_end_of_an_epoch_batch_norm_statistics_follow_the_weights() -> None:
+    """The loss on validation images is what it is with statistics measured anew, and AGS-CL learns because of it."""
+    task = tasks()[0]
+    learner = Learner(residual(), AgsCl(), training=Training(epochs=8, lr=3e-3, batch_size=16))
+    losses: list[tuple[float, float]] = []
+
+    def measure(epoch: Epoch) -> None:
+        net = learner.net
+        kept = [buffer.clone() for buffer in net.trunk.buffers()]
+        net.eval()
+        for norm, _ in net.graph.norms:
+            norm.train()
+            norm.momentum = 1.0
+        with torch.no_grad():
+            net.embed(task.train.images, 0)
+            net.eval()
+            fresh = float(nn.functional.cross_entropy(net(task.val.images, 0), task.val.labels))
+            for norm, _ in net.graph.norms:
+                norm.momentum = 0.1
+            for buffer, old in zip(net.trunk.buffers(), kept, strict=True):
+                buffer.copy_(old)
+        losses.append((epoch.val_loss, fresh))
+
+    learner.on_epoch = measure
+    learner.learn(task)
+    for val_loss, fresh in losses:
+        assert val_loss == pytest.approx(fresh, rel=0.35, abs=0.02)
+    assert losses[-1][0] < 0.2
+
+
+def test_a_redrawn_filter_brings_its_statistics_to_old_tasks_when_it_becomes_important() -> None:
+    learner = Learner(drawn("vgg11"), ROOMY, training=QUICK)
+    learner.learn(tasks()[0])
+    keeper = learner.keeper
+    assert isinstance(keeper, FilterKeeper)
+    before = keeper.important.clone()
+    old = logits(learner, tasks()[0], 0)
+    learner.learn(tasks()[1])
+    new = keeper.important & ~before
+    assert new.any()
+    for norm, filters in learner.net.graph.norms:
+        taken, kept = new[filters], before[filters]
+        assert norm.running_var is not None
+        learner.net.select(0)
+        first = norm.running_var.clone()
+        learner.net.select(1)
+        assert torch.equal(first[taken], norm.running_var[taken])
+        assert not kept.any() or not torch.equal(first[kept], norm.running_var[kept])
+    assert old.shape == logits(learner, tasks()[0], 0).shape
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenetv2_100"])
+def test_networks_from_timm_keep_the_promises_where_it_is_installed(name: str, tmp_path: Path) -> None:
+    timm = pytest.importorskip("timm")
+    learner = Learner(timm.create_model(name, num_classes=0), ROOMY, training=Training(epochs=1, lr=1e-3))
+    shown = [stripes(str(k), shape=(3, 32, 32), seed=k) for k in range(2)]
+    learner.learn(shown[0])
+    learner.learn(shown[1])
+    learner.save(tmp_path / "a.gescl")
+    loaded = Learner.load(tmp_path / "a.gescl", network=timm.create_model(name, num_classes=0))
+    before = [logits(learner, task, index) for index, task in enumerate(shown)]
+    assert all(torch.equal(logits(loaded, task, index), before[index]) for index, task in enumerate(shown))
+    free = ~keeper_of(loaded, GesclKeeper).important
+    assert 0 < int(free.sum()) < len(free)
+    overwrite(loaded, free)
+    assert all(torch.equal(logits(loaded, task, index), before[index]) for index, task in enumerate(shown))

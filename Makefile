@@ -1,13 +1,14 @@
 # make demo    watch it work            make test    what CI runs
 # make setup   only install             make check   format, lint, types
-# make test-browser   only the report's page in Chromium, where there is one; a part of make test
+# make test-browser, make test-ray   parts of make test that need more: Chromium, where there is one; a Ray cluster
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+CLUSTER := tests/test_cluster.py
 
-.PHONY: setup demo test test-browser check format clean
+.PHONY: setup demo test test-ray test-browser check format clean
 
 setup: $(STAMP)
 
@@ -26,8 +27,13 @@ check: setup
 	@$(BIN)/mypy
 
 test: check
-	@$(BIN)/pytest --numprocesses auto --cov --cov-report term:skip-covered --cov-fail-under 90
-	@$(MAKE) --no-print-directory test-browser
+	@$(BIN)/pytest --ignore $(CLUSTER) --numprocesses auto --cov --cov-report term:skip-covered --cov-fail-under 90
+	@$(MAKE) --no-print-directory test-ray test-browser
+
+RAY := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[ray]"
+
+test-ray: setup
+	@if $(RAY); then $(BIN)/pytest $(CLUSTER); else echo "test-ray: skipped, Ray cannot be installed here"; fi
 
 CHROMIUM := $(shell for name in chromium chromium-browser google-chrome; do command -v $$name && break; done)
 

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from gescl import Experiment, Task, TaskStream, UsageError, load_recipe
+from gescl.executors import Cell, LocalProcesses, Outcome, run_cell
+from gescl.grid import read_grid
 from gescl.streams.task import Split, TaskSource
-from gescl.sweep import Cell, Outcome, choose, read_grid, run_cell, run_sweep, sweep_cells
+from gescl.sweep import choose, run_sweep, sweep_cells
 
 QUICK = ["training.epochs=1", "stream.tasks=2"]
 
@@ -43,16 +45,6 @@ def best(rows: list[dict[str, Any]]) -> Any:
     return row["settings"]
 
 
-def test_a_grid_is_every_combination_of_every_table(tmp_path: Path) -> None:
-    path = grid(tmp_path, "[[gescl]]\nmu_s = [1, 2]\nmu_p = [0, 3]\n[[gescl]]\nmu_s = [inf]\n")
-    grids = read_grid(path, ["gescl", "finetune"])
-    assert len(grids["gescl"]) == 5 and {"mu_s": 2, "mu_p": 3} in grids["gescl"]
-    assert grids["finetune"] == [{}]
-    cells = sweep_cells("digits", grids, seeds=[0, 1], settings=QUICK)
-    assert len(cells) == 12
-    assert len({(cell.recipe.label, cell.seed) for cell in cells}) == 12
-
-
 def test_a_bad_cell_is_refused_before_anything_runs(tmp_path: Path) -> None:
     path = grid(tmp_path, "[gescl]\nmu_s = [1, -1]\n")
     with pytest.raises(UsageError, match=r"method\.mu_s must be ≥ 0"):
@@ -60,7 +52,7 @@ def test_a_bad_cell_is_refused_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown method"):
         read_grid(grid(tmp_path, "[gesc]\n"), ["gescl"])
     with pytest.raises(UsageError, match="no cell"):
-        run_sweep([], tmp_path)
+        run_sweep([], tmp_path, LocalProcesses())
 
 
 def test_the_best_mean_validation_accuracy_is_chosen_and_ties_go_to_lower_forgetting() -> None:
@@ -88,7 +80,7 @@ def test_test_accuracies_cannot_change_the_choice() -> None:
 def test_a_failed_cell_is_reported_and_its_setting_not_chosen(tmp_path: Path) -> None:
     path = grid(tmp_path, '[[finetune]]\n"training.lr" = [1e-3]\n[[finetune]]\n"training.lr" = [1e30]\n')
     cells = sweep_cells("digits", read_grid(path, ["finetune"]), [0], [*QUICK, "training.optimizer=sgd"])
-    rows = run_sweep(cells, tmp_path / "out", jobs=2)
+    rows = run_sweep(cells, tmp_path / "out", LocalProcesses(jobs=2))
     failed = next(row for row in rows if row["settings"] == {"training.lr": 1e30})
     assert "no longer a finite number" in failed["errors"]["0"]
     assert best(rows) == {"training.lr": 1e-3}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -10,17 +12,22 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from .cluster import RayCluster
 from .demo import run_demo
-from .errors import GesclError
+from .errors import GesclError, UsageError, unknown
+from .executors import Executor, LocalProcesses, Outcome
 from .experiment import Experiment
+from .grid import read_grid
 from .live import LiveView
+from .plans import BUDGETS, chosen_plans
 from .process import prepare_process
 from .progress import PlainView, Watcher, share, watch
 from .recipe import load_recipe
+from .reproduce import reproduce
 from .streams import STREAMS
 from .streams.catalog import STREAM_SETS, data_folder, sets_of
 from .streams.download import download
-from .sweep import Outcome, read_grid, run_sweep, sweep_cells
+from .sweep import run_sweep, sweep_cells
 from .tensorboard import TensorBoardLog
 
 app = typer.Typer(
@@ -36,6 +43,13 @@ console = Console()
 
 Out = Annotated[Path, typer.Option(help="Folder the runs are written to.")]
 Data = Annotated[Path | None, typer.Option(envvar="GESCL_DATA", help="Folder of the data sets; ./data unless given.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, …; auto takes a GPU if there is one.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time, each in a process of its own.")]
+Ray = Annotated[
+    str | None, typer.Option(help="Run on a Ray cluster: its address, auto, or local for one of this machine.")
+]
+CpusPerRun = Annotated[int, typer.Option(min=1, help="With --ray: CPUs, and threads, of a run.")]
+GpusPerRun = Annotated[float, typer.Option(min=0, help="With --ray: GPUs of a run; 0.5 lets two runs share one.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores up to four unless given.")]
 
 
@@ -48,7 +62,7 @@ def run(
     set_: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, as in training.epochs=5.")] = None,
     data: Data = None,
     out: Out = Path("runs"),
-    device: Annotated[str, typer.Option(help="cpu, cuda, …; auto takes a GPU if there is one.")] = "auto",
+    device: Device = "auto",
     skip_broken: Annotated[
         bool, typer.Option("--skip-broken", help="Folders: leave out images that cannot be read, and list them.")
     ] = False,
@@ -84,31 +98,84 @@ def run(
 @app.command()
 def sweep(
     recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of a shipped recipe.")],
-    grid: Annotated[Path, typer.Option(help="TOML file: per method a table of lists of values to try.")],
+    grid: Annotated[Path, typer.Option(help="TOML file: per method a table of lists or ranges of values to try.")],
     method: Annotated[list[str], typer.Option(help="A method to try settings of; repeat it for several.")],
     seed: Annotated[list[int] | None, typer.Option(help="Seed of a run; repeat it for several.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE for every cell.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, each in a process of its own.")] = 1,
+    random: Annotated[
+        int | None, typer.Option(min=1, help="Try so many random settings of each method instead of all.")
+    ] = None,
+    random_seed: Annotated[int, typer.Option(help="Seed of the random settings.")] = 0,
+    jobs: Jobs = 1,
+    ray: Ray = None,
+    cpus_per_run: CpusPerRun = 1,
+    gpus_per_run: GpusPerRun = 0,
     data: Data = None,
     out: Out = Path("sweeps"),
-    device: Annotated[str, typer.Option(help="cpu, cuda, …; auto takes a GPU if there is one.")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Try settings and choose the best of each method by validation accuracy. Goes on where it was stopped."""
-    cells = sweep_cells(recipe, read_grid(grid, method), seed or [0], set_ or ())
-    done = 0
-
-    def tell(outcome: Outcome) -> None:
-        nonlocal done
-        done += 1
-        words = outcome.error or ""
-        if outcome.result is not None:
-            words = f"validation {share(outcome.result['validation']['average_accuracy'])}"
-        console.print(f"  {done:3}/{len(cells)}  {outcome.cell.recipe.label}  seed {outcome.cell.seed}: {words}")
-
-    for row in run_sweep(cells, out, jobs=jobs, data=data, device=device, on_outcome=tell):
+    cells = sweep_cells(recipe, read_grid(grid, method, random, random_seed), seed or [0], set_ or ())
+    executor = _executor(jobs, ray, cpus_per_run, gpus_per_run, data, device)
+    for row in run_sweep(cells, out, executor, _outcome_lines(len(cells))):
         mark = "best of " + row["method"] if row["best"] else ""
         accuracy = share(row["validation_accuracy"])
         console.print(f"  {accuracy}  {row['method']}  {row['settings']}  {mark}", soft_wrap=True)
+
+
+@app.command("reproduce")
+def reproduce_(
+    experiment: Annotated[str, typer.Argument(help="svhn, cifar10-100, imagenet-50, ablation, or all of them.")],
+    budget: Annotated[
+        str, typer.Option(help="small: the recipes' training, made for a CPU; paper: the published protocol.")
+    ] = "small",
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of every method, with seeds 0, 1, ….")] = 3,
+    method: Annotated[list[str] | None, typer.Option(help="Only this method; repeat it for several.")] = None,
+    jobs: Jobs = 1,
+    ray: Ray = None,
+    cpus_per_run: CpusPerRun = 1,
+    gpus_per_run: GpusPerRun = 0,
+    data: Data = None,
+    out: Out = Path("reproduced"),
+    device: Device = "auto",
+) -> None:
+    """Do the paper's experiments: tune, run, draw, and set the figures beside the published ones. Can be stopped."""
+    chosen = chosen_plans(experiment, method)
+    if budget not in BUDGETS:
+        raise UsageError(unknown("budget", budget, BUDGETS))
+    executor = _executor(jobs, ray, cpus_per_run, gpus_per_run, data, device)
+    for plan in chosen:
+        report = reproduce(plan, out / budget, executor, budget=BUDGETS[budget], seeds=range(seeds), tell=_say)
+        _say(f"{plan.name}: figures in {report}, tables in {out / budget / 'results.md'}")
+
+
+def _say(line: str) -> None:
+    console.print(line, markup=False, soft_wrap=True, highlight=False)
+
+
+def _executor(
+    jobs: int, ray: str | None, cpus_per_run: int, gpus_per_run: float, data: Path | None, device: str
+) -> Executor:
+    if ray is None:
+        return LocalProcesses(jobs, data, device)
+    return RayCluster(ray, cpus_per_run, gpus_per_run, data, device)
+
+
+def _outcome_lines(cells: int) -> Callable[[Outcome], None]:
+    """Prints a line for every cell that is done."""
+    count = itertools.count(1)
+
+    def tell(outcome: Outcome) -> None:
+        words = f"failed: {outcome.error}"
+        if outcome.result is not None:
+            words = f"validation {share(outcome.result['validation']['average_accuracy'])}"
+        console.print(
+            f"  {next(count):3}/{cells}  {outcome.cell.recipe.label}  seed {outcome.cell.seed}: {words}",
+            markup=False,
+            soft_wrap=True,
+        )
+
+    return tell
 
 
 @app.command()

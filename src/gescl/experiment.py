@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import platform
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
@@ -64,7 +64,15 @@ class Experiment:
         return self.result()
 
     def finished(self) -> bool:
-        return (self.folder / "result.json").is_file()
+        """Whether this very run is finished. A folder of another run, or not of a run, is refused."""
+        file = self.folder / "recipe.toml"
+        if file.is_file():
+            if file.read_text(encoding="utf-8") != self.recipe.to_toml():
+                raise UsageError(f"{self.folder} holds a run of another recipe; choose another --out, or remove it")
+            return (self.folder / "result.json").is_file()
+        if self.folder.is_dir() and any(self.folder.iterdir()):
+            raise UsageError(f"{self.folder} exists and is not a run of gescl's; choose another --out")
+        return False
 
     def result(self) -> dict[str, Any]:
         """The result of a finished run."""
@@ -75,15 +83,26 @@ class Experiment:
         assert isinstance(content, dict)
         return content
 
+    def files(self) -> dict[str, bytes]:
+        """All that a finished run has written, to be adopted elsewhere."""
+        return {path.name: path.read_bytes() for path in self.folder.iterdir() if path.is_file()}
+
+    def adopt(self, files: Mapping[str, bytes]) -> None:
+        """Take over the files of this run from another machine, unless it has been finished here meanwhile."""
+        with self._alone():
+            if not self.finished():
+                for name in sorted(files, key=lambda name: (name == "result.json", name != "recipe.toml")):
+                    write_bytes(self.folder / name, files[name])  # the recipe first, the result last
+
     def stream(self) -> TaskStream:
         return STREAMS[self.recipe.stream].load(self.recipe.stream_options, self.seed, self.data)
 
     def tasks(self, resume: bool = False) -> Generator[tuple[Learner, TaskRecord], None, None]:
         """Learn task after task; after each, the learner and what was measured. Nothing if the run is finished."""
-        if self._done():
+        if self.finished():
             return
         with self._alone():
-            if not self._done():  # by the process that was waited for
+            if not self.finished():  # by the process that was waited for
                 self._claim(resume)
                 yield from self._learn()
 
@@ -104,17 +123,6 @@ class Experiment:
             yield learner, record
         write_tensors(self.folder / "samples.safetensors", *_samples(learner, stream))
         write_json(self.folder / "result.json", _result(self.recipe, self.seed, learner))
-
-    def _done(self) -> bool:
-        """Whether this very run is finished. A folder of another run, or not of a run, is refused."""
-        file = self.folder / "recipe.toml"
-        if file.is_file():
-            if file.read_text(encoding="utf-8") != self.recipe.to_toml():
-                raise UsageError(f"{self.folder} holds a run of another recipe; choose another --out, or remove it")
-            return self.finished()
-        if self.folder.is_dir() and any(self.folder.iterdir()):
-            raise UsageError(f"{self.folder} exists and is not a run of gescl's; choose another --out")
-        return False
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

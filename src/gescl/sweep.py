@@ -1,72 +1,20 @@
 """Many settings of a method, chosen between on validation accuracy and never on test.
 
-A grid file has a table of lists per method, or several tables whose combinations are added up:
-
-    [[gescl]]
-    mu_s = [5, 20, 100]
-    mu_p = [0.1, 0.2]
-    [[gescl]]
-    mu_s = [inf]
-
-A cell of the sweep is one setting and one seed: an ordinary run in `OUT/NAME/METHOD+SETTING/seed-N/`. A finished cell
-is never run again, so a sweep that was killed goes on where it was.
+A cell of the sweep is one setting and one seed, and an ordinary run. A finished cell is never run again, so a sweep
+that was killed goes on where it was.
 """
 
 from __future__ import annotations
 
-import itertools
-import multiprocessing
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import UsageError
-from .experiment import Experiment
-from .methods import method_class
-from .process import cores, die_with_parent, prepare_process
-from .recipe import Recipe, load_recipe, read_toml
+from .errors import GesclError, UsageError
+from .executors import Cell, Executor, Outcome, words
+from .recipe import load_recipe
 from .store import write_json
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One setting of one method and one seed."""
-
-    recipe: Recipe
-    settings: Mapping[str, Any]
-    seed: int
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a cell: its result, or the words of its failure."""
-
-    cell: Cell
-    result: Mapping[str, Any] | None
-    error: str | None = None
-
-
-def read_grid(path: Path, methods: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
-    """The settings to try, by method. A method the file does not name is run with the recipe's own."""
-    tables = read_toml(path)
-    grids: dict[str, list[dict[str, Any]]] = {}
-    for name in tables:
-        method_class(name)
-    for method in methods:
-        parts = tables.get(method, [{}])
-        grids[method] = [
-            setting for part in (parts if isinstance(parts, list) else [parts]) for setting in _product(part)
-        ]
-    return grids
-
-
-def _product(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    choices = [value if isinstance(value, list) else [value] for value in table.values()]
-    for values in itertools.product(*choices):
-        yield dict(zip(table, values, strict=True))
 
 
 def sweep_cells(
@@ -76,9 +24,7 @@ def sweep_cells(
     cells = []
     for method, grid in grids.items():
         for setting in grid:
-            full = {key if "." in key else f"method.{key}": value for key, value in setting.items()}
-            given = [*settings, *(f"{key}={_toml(value)}" for key, value in full.items())]
-            recipe = load_recipe(source, method=method, settings=given)
+            recipe = load_recipe(source, method=method, settings=[*settings, *as_settings(setting)])
             if setting:
                 words = ",".join(f"{key}={value}" for key, value in setting.items())
                 recipe = recipe.model_copy(update={"variant": words.replace("/", "-")})
@@ -86,46 +32,57 @@ def sweep_cells(
     return cells
 
 
-def _toml(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def as_settings(setting: Mapping[str, Any]) -> list[str]:
+    """A setting as it would be given by --set; bare names are the method's."""
+    return [
+        f"{key if '.' in key else f'method.{key}'}={str(value).lower() if isinstance(value, bool) else value}"
+        for key, value in setting.items()
+    ]
 
 
 def run_sweep(
     cells: Sequence[Cell],
     out: Path,
-    *,
-    jobs: int = 1,
-    data: Path | None = None,
-    device: str = "auto",
+    executor: Executor,
     on_outcome: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[dict[str, Any]]:
-    """Run every cell that is not finished, in `jobs` processes, and write the choice to `OUT/NAME/sweep.json`."""
+    """Run every cell that is not finished and write the choice to `OUT/NAME/sweep.json`."""
     if not cells:
         raise UsageError("the sweep has no cell: no method, no setting or no seed was given")
-    threads = max(1, cores() // jobs)
-    context = multiprocessing.get_context("spawn")  # forked threads of torch would hang
-    outcomes = []
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker, initargs=(threads,)) as pool:
-        waiting = {pool.submit(run_cell, cell, out, data, device): cell for cell in cells}
-        for future in as_completed(waiting):
-            cell = waiting[future]
-            error = future.exception()
-            outcome = Outcome(cell, None, str(error) or repr(error)) if error else Outcome(cell, future.result())
-            outcomes.append(outcome)
-            on_outcome(outcome)
-    rows = choose(outcomes)
+    rows = choose(run_cells(cells, out, executor, on_outcome))
     write_json(out / cells[0].recipe.name / "sweep.json", rows)
     return rows
 
 
-def _start_worker(threads: int) -> None:
-    prepare_process(threads)
-    die_with_parent()
+def run_cells(
+    cells: Sequence[Cell], out: Path, executor: Executor, on_outcome: Callable[[Outcome], None]
+) -> list[Outcome]:
+    """What became of every cell. Finished ones are read, the others run."""
+    outcomes: list[Outcome] = []
+
+    def tell(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        on_outcome(outcome)
+
+    left = []
+    for cell in cells:
+        known = _known(cell, out)
+        if known is None:
+            left.append(cell)
+        else:
+            tell(known)
+    for outcome in executor.run(left, out) if left else ():
+        tell(outcome)
+    return outcomes
 
 
-def run_cell(cell: Cell, out: Path, data: Path | None, device: str) -> dict[str, Any]:
-    """Run one cell, or read its result if it is finished."""
-    return Experiment(cell.recipe, cell.seed, out, data, device, progress=False).run(resume=True)
+def _known(cell: Cell, out: Path) -> Outcome | None:
+    """The outcome of a cell that need not or cannot be run: finished, or its folder is another run's."""
+    experiment = cell.experiment(out)
+    try:
+        return Outcome(cell, experiment.result()) if experiment.finished() else None
+    except GesclError as error:
+        return Outcome(cell, None, words(error))
 
 
 def choose(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:

@@ -38,6 +38,8 @@ class Result(BaseModel):
     images_per_second: NonNegativeFloat | None = None
     threads: int | None = None
     device: str | None = None
+    hardware: dict[str, str | int | None] = {}
+    finished: str | None = None
     versions: dict[str, str] = {}
 
     @model_validator(mode="after")

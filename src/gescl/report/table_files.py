@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 
@@ -44,12 +45,17 @@ def as_csv(table: Table) -> str:
 
 
 def as_markdown(table: Table) -> str:
-    def line(cells: list[str]) -> str:
+    body = [[f"**{cell.text}**" if cell.best else cell.text for cell in row] for row in table.rows]
+    return "\n".join([*markdown_lines([title for title, _ in table.headings], body), "", table.caption, ""])
+
+
+def markdown_lines(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: bool = True) -> list[str]:
+    """The lines of a Markdown table; with numbers, all columns but the first are set to the right."""
+
+    def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
-    head = [line([title for title, _ in table.headings]), line(["---", *["---:"] * (len(table.headings) - 1)])]
-    body = [line([f"**{cell.text}**" if cell.best else cell.text for cell in row]) for row in table.rows]
-    return "\n".join([*head, *body, "", table.caption, ""])
+    return [line(head), line(["---", *["---:" if numbers else "---"] * (len(head) - 1)]), *(line(row) for row in rows)]
 
 
 def as_latex(table: Table) -> str:

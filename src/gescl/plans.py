@@ -1,0 +1,97 @@
+"""What `gescl reproduce` runs, as data: a stream, what is tuned on what, the methods, and the published figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from .errors import UsageError, unknown
+from .methods import method_class
+from .recipe import read_toml, shipped_recipes
+
+#: `--budget`: what it sets. The recipes' own training fits a CPU; the reference protocol is what was published.
+BUDGETS: dict[str, tuple[str, ...]] = {"small": (), "paper": ("training=reference",)}
+METHODS = ("gescl", "ags-cl", "hat", "ewc", "si", "mas", "finetune", "frozen", "joint")
+#: Settings that are not up for choice, by method.
+FIXED: dict[str, dict[str, Any]] = {"joint": {"method.once": True}}
+#: Methods for which one run is enough: a bound, not a rival.
+ONE_SEED = ("joint",)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One experiment: tune on one recipe, run another with what was chosen."""
+
+    name: str
+    recipe: str
+    tuning: str
+    tuning_settings: tuple[str, ...]
+    grid: Path
+    methods: tuple[str, ...] = METHODS
+    #: Changes to GESCL as tuned, by name: the rows of an ablation.
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    settings: tuple[str, ...] = ()
+    tuning_seeds: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True)
+class Published:
+    """What the paper, or a method's authors, report."""
+
+    average_accuracy: float
+    forgetting: float | None = None
+    remark: str = ""
+
+
+#: By recipe and by the label of a run.
+PUBLISHED: dict[str, dict[str, Published]] = {
+    "cifar10-100": {
+        "gescl": Published(0.745, 0.0008),
+        "ags-cl": Published(0.760, remark="its authors, with the larger network ags6"),
+        "gescl+without-nu": Published(0.716, 0.013),
+        "gescl+without-mu_s": Published(0.419, 0.44),
+        "gescl+without-mu_p": Published(0.6912, 0.013),
+    },
+    "imagenet-50": {
+        "gescl": Published(0.771, 0.00007),
+        "gescl+without-nu": Published(0.7510, 0.068),
+        "gescl+without-mu_s": Published(0.5738, 0.349),
+        "gescl+without-mu_p": Published(0.7359, 0.018),
+    },
+}
+
+
+def plans() -> dict[str, tuple[Plan, ...]]:
+    """The plans by the name on the command line."""
+    grid = shipped_recipes()["digits"].parent / "grids" / "methods.toml"
+    svhn = Plan("svhn", "svhn", "svhn", ("stream.tasks=3",), grid)
+    cifar = Plan("cifar10-100", "cifar10-100", "cifar-100", ("stream.tasks=5",), grid)
+    imagenet = Plan("imagenet-50", "imagenet-50", "imagenet-50", ("stream.tasks=5",), grid)
+    ablation = tuple(_ablation_of(plan) for plan in (cifar, imagenet))
+    named = {plan.name: (plan,) for plan in (svhn, cifar, imagenet)}
+    return {**named, "ablation": ablation, "all": (svhn, cifar, imagenet, *ablation)}
+
+
+def chosen_plans(name: str, methods: Sequence[str] | None = None) -> list[Plan]:
+    """The plans of a name, with only some of their methods if any are named."""
+    known = plans()
+    if name not in known:
+        raise UsageError(unknown("experiment", name, known))
+    for method in methods or ():
+        method_class(method)
+    chosen = [
+        replace(plan, methods=tuple(method for method in plan.methods if method in (methods or plan.methods)))
+        for plan in known[name]
+    ]
+    if not all(plan.methods for plan in chosen):
+        raise UsageError(f"{name} has none of the methods {', '.join(methods or ())}; it has {', '.join(METHODS)}")
+    return chosen
+
+
+def _ablation_of(plan: Plan) -> Plan:
+    variants = read_toml(shipped_recipes()["ablation"])["variants"]
+    return Plan(
+        f"{plan.name}-ablation", plan.recipe, plan.tuning, plan.tuning_settings, plan.grid, ("gescl",), variants
+    )

@@ -1,0 +1,114 @@
+"""From nothing to the figures of the paper: tune, run, draw. Each stage goes on where it was stopped.
+
+`OUT/BUDGET/` holds `tuning/` (the sweep's runs, and per method what was tried and chosen), `runs/` (the runs with the
+chosen settings), `report/PLAN/` (figures, tables, a page) and `results.md` (tables beside the published figures).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .errors import DataError
+from .executors import Cell, Executor, Outcome
+from .grid import read_grid
+from .plans import FIXED, ONE_SEED, Plan
+from .recipe import load_recipe
+from .store import write_bytes, write_json
+from .sweep import as_settings, choose, run_cells, sweep_cells
+
+Tell = Callable[[str], None]
+
+
+def reproduce(
+    plan: Plan, out: Path, executor: Executor, *, budget: Sequence[str] = (), seeds: Sequence[int] = (0,), tell: Tell
+) -> Path:
+    """Run a plan to its end and return the folder of its report. Runs that failed are named in an error at the end."""
+    from .report import write_report  # matplotlib is slow to import, and only needed here
+    from .results import results_page
+
+    settings = [*plan.settings, *budget]
+    chosen = tune(plan, out / "tuning", executor, settings, tell)
+    cells = final_cells(plan, chosen, settings, seeds)
+    tell(f"{plan.name}: {len(cells)} runs")
+    failed = _run(cells, out / "runs", executor, tell)
+    report = out / "report" / plan.name
+    labels = {cell.recipe.label for cell in cells}
+    write_report(out / "runs" / cells[0].recipe.name, report, labels)
+    write_bytes(out / "results.md", results_page(out).encode())
+    if failed:
+        raise DataError(f"{plan.name}: {len(failed)} of {len(cells)} runs failed; the report is without them")
+    return report
+
+
+def tune(
+    plan: Plan, out: Path, executor: Executor, settings: Sequence[str], tell: Tell
+) -> dict[str, Mapping[str, Any]]:
+    """The setting of every method with the best validation accuracy. A method without a choice is not run here."""
+    grids = read_grid(plan.grid, plan.methods)
+    tried = {method: grid for method, grid in grids.items() if len(grid) > 1}
+    cells = sweep_cells(plan.tuning, tried, plan.tuning_seeds, [*settings, *plan.tuning_settings])
+    tell(f"{plan.name}: tuning {', '.join(tried) or 'nothing'} on {plan.tuning}, {len(cells)} runs")
+    outcomes: list[Outcome] = []
+    _run(cells, out, executor, tell, outcomes.append)
+    chosen: dict[str, Mapping[str, Any]] = {method: grid[0] for method, grid in grids.items() if len(grid) == 1}
+    rows = choose(outcomes)
+    for method in tried:
+        own = [row for row in rows if row["method"] == method]
+        write_json(out / cells[0].recipe.name / f"{method}.json", own)
+        best = [row["settings"] for row in own if row["best"]]
+        if not best:
+            raise DataError(f"{plan.name}: no setting of {method} could be tuned: {_first_error(own)}")
+        chosen[method] = best[0]
+        tell(f"  {method}: {json.dumps(dict(best[0]))}")
+    return chosen
+
+
+def final_cells(
+    plan: Plan, chosen: Mapping[str, Mapping[str, Any]], settings: Sequence[str], seeds: Sequence[int]
+) -> list[Cell]:
+    """The runs with the chosen settings: all methods with the first seed, then all with the second, and so on.
+
+    A variant that changes nothing of the method as it was tuned is left out.
+    """
+    recipes = {}
+    for method in plan.methods:
+        values = {**FIXED.get(method, {}), **chosen[method]}
+        recipes[method] = load_recipe(plan.recipe, method=method, settings=[*settings, *as_settings(values)])
+    for name, changes in plan.variants.items():
+        given = [*settings, *as_settings(chosen["gescl"]), *as_settings(changes)]
+        recipe = load_recipe(plan.recipe, method="gescl", settings=given)
+        if recipe != recipes["gescl"]:
+            recipes[f"gescl+{name}"] = recipe.model_copy(update={"variant": name})
+    return [
+        Cell(recipe, chosen[recipe.method.name], seed)
+        for seed in seeds
+        for recipe in recipes.values()
+        if seed == seeds[0] or recipe.method.name not in ONE_SEED
+    ]
+
+
+def _run(
+    cells: Sequence[Cell],
+    out: Path,
+    executor: Executor,
+    tell: Tell,
+    keep: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Outcome]:
+    """Run what is not finished; those that failed."""
+    done = 0
+
+    def on_outcome(outcome: Outcome) -> None:
+        nonlocal done
+        done += 1
+        keep(outcome)
+        words = "done" if outcome.error is None else f"failed: {outcome.error}"
+        tell(f"  {done:3}/{len(cells)}  {outcome.cell.recipe.label}  seed {outcome.cell.seed}: {words}")
+
+    return [outcome for outcome in run_cells(cells, out, executor, on_outcome) if outcome.error is not None]
+
+
+def _first_error(rows: Sequence[Mapping[str, Any]]) -> str:
+    return next((error for row in rows for error in row["errors"].values()), "nothing was run")

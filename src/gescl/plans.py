@@ -13,7 +13,7 @@ from .recipe import read_toml, shipped_recipes
 
 #: `--budget`: what it sets. The recipes' own training fits a CPU; the reference protocol is what was published.
 BUDGETS: dict[str, tuple[str, ...]] = {"small": (), "paper": ("training=reference",)}
-METHODS = ("gescl", "ags-cl", "hat", "ewc", "si", "mas", "finetune", "frozen", "joint")
+METHODS = ("gescl", "ags-cl", "hat", "ewc", "si", "mas", "lwf", "finetune", "frozen", "joint")
 #: Settings that are not up for choice, by method.
 FIXED: dict[str, dict[str, Any]] = {"joint": {"method.once": True}}
 #: Methods for which one run is enough: a bound, not a rival.

@@ -85,7 +85,7 @@ def test_without_the_zero_freeze_the_invariant_breaks() -> None:
 
 
 def test_with_everything_off_a_run_equals_finetune_bit_by_bit(digits: list[Task]) -> None:
-    off = Gescl(mu_s=0, mu_p=0, zero_freeze=False, redraw=False)
+    off = Gescl(mu_s=0, mu_p=0, recall=0, zero_freeze=False, redraw=False)
     one, other = learned(off, digits[:3]), learned(Finetune(), digits[:3])
     for name, tensor in other.net.state_dict().items():
         assert torch.equal(tensor, one.net.state_dict()[name]), name

@@ -31,7 +31,7 @@ class Gescl(Method):
 
     name: ClassVar[str] = "gescl"
 
-    mu_s: float = Field(5.0, ge=0, description="stability: how strongly important filters are held; inf fixes them")
+    mu_s: float = Field(0.1, ge=0, description="stability: how strongly important filters are held; inf fixes them")
     mu_p: NonNegativeFloat = Field(0.2, description="plasticity: how strongly free filters are driven to zero")
     nu: float = Field(0.5, ge=0, le=1, description="how much of the past's importance is kept per task (Eq. 20)")
     psi_min: float = Field(1.0, ge=0, le=1, description="group sparsity's share in the last layer; 0 is the paper's")
@@ -53,7 +53,7 @@ class Gescl(Method):
         "raw", description="as measured (the paper), or relative to the mean of the layer's important filters"
     )
     recall: NonNegativeFloat = Field(
-        0.0,
+        1.0,
         description="how strongly old heads' answers to the new images are kept (methods/recall.py); 0 is the paper's",
     )
     tolerance: NonNegativeFloat = Field(1e-6, description="a filter below this fraction of its layer's largest is free")
@@ -72,7 +72,15 @@ class Gescl(Method):
     def paper() -> Gescl:
         """The paper's letter where it is one; its μ for CIFAR-10/100."""
         return Gescl(
-            mu_s=7000, mu_p=10, nu=0.5, psi_min=0, prox="linearised", every="epoch", exclusive_scale="none", min_alive=0
+            mu_s=7000,
+            mu_p=10,
+            nu=0.5,
+            psi_min=0,
+            prox="linearised",
+            every="epoch",
+            exclusive_scale="none",
+            recall=0,
+            min_alive=0,
         )
 
     def psi(self, layer: int, layers: int) -> float:

@@ -17,7 +17,7 @@ class Lwf(Method):
 
     name: ClassVar[str] = "lwf"
 
-    lam: NonNegativeFloat = Field(2.0, description="λ: what it costs when old heads' answers to the new images move")
+    lam: NonNegativeFloat = Field(1.0, description="λ: what it costs when old heads' answers to the new images move")
 
     def keeper(self, net: MultiHeadNet) -> LwfKeeper:
         return LwfKeeper(self, net)

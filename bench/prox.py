@@ -17,45 +17,26 @@ import torch
 
 from gescl import Gescl, Training
 from gescl.methods.gescl import GesclKeeper
-from gescl.methods.method import Lesson
-from gescl.networks.cnn import build_trunk
-from gescl.networks.multihead import MultiHeadNet
 from gescl.store import write_json
-from gescl.streams.task import Split, Task
-from gescl.training import _cross_entropy, _optimizer
+from gescl.training import Loop
+from subjects import made_lesson, made_net
 
 REPEATS = 15
 TASK_IMAGES = 4500  # a CIFAR-100 task of ten classes without its validation images
 
 
-def prepared(network: str, psi_min: float, important: float) -> tuple[MultiHeadNet, GesclKeeper, Lesson]:
+def prepared(network: str, psi_min: float, important: float) -> tuple[Loop, GesclKeeper]:
     """A network in the middle of its second task, a fraction of its filters important."""
-    torch.manual_seed(0)
-    trunk = build_trunk(network, (3, 32, 32))
-    net = MultiHeadNet(trunk, (3, 32, 32), torch.full((3,), 120.0), torch.full((3,), 60.0))
-    head = net.add_head(10)
-    images = torch.randint(0, 256, (64, 3, 32, 32), dtype=torch.uint8)
-    split = Split(images, torch.randint(0, 10, (64,)))
-    task = Task("t", tuple("abcdefghij"), split, split)
+    net = made_net(network)
     keeper = Gescl(psi_min=psi_min).keeper(net)
     keeper.important = torch.rand(net.graph.size) < important
     keeper.strength = torch.rand(net.graph.size)
-    lesson = Lesson(0, task, 0, 64, [(0, split)], [(0, split)])
-    keeper.begin_task(lesson)
-    lesson.optimizer = _optimizer(Training(), [*net.trunk.parameters(), *head.parameters()])
-    net.train()
-    return net, keeper, lesson
+    loop = Loop(net, keeper, made_lesson(net, images=64, batch=64), Training())
+    keeper.after_step = lambda lesson: None  # type: ignore[method-assign]  # the step alone is what it is compared with
+    return loop, keeper
 
 
-def step(net: MultiHeadNet, lesson: Lesson) -> None:
-    assert lesson.optimizer is not None
-    loss = _cross_entropy(net, lesson.train, lesson)
-    lesson.optimizer.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]  # torch's
-    lesson.optimizer.step()
-
-
-def cpu_seconds(work: Callable[[], None], times: int) -> float:
+def cpu_seconds(work: Callable[[], object], times: int) -> float:
     started = time.process_time()
     for _ in range(times):
         work()
@@ -64,13 +45,13 @@ def cpu_seconds(work: Callable[[], None], times: int) -> float:
 
 def measure(network: str, psi_min: float, important: float) -> dict[str, float]:
     """Median seconds of one step, one prox and one zero-freeze, interleaved."""
-    net, keeper, lesson = prepared(network, psi_min, important)
-    step(net, lesson)
-    keeper.prox(lesson)
+    loop, keeper = prepared(network, psi_min, important)
+    loop.epoch()  # of one step
+    keeper.prox(loop.lesson)
     seconds: dict[str, list[float]] = {"step": [], "prox": [], "zero_freeze": []}
     for _ in range(REPEATS):
-        seconds["step"].append(cpu_seconds(lambda: step(net, lesson), 3))
-        seconds["prox"].append(cpu_seconds(lambda: keeper.prox(lesson), 3))
+        seconds["step"].append(cpu_seconds(loop.epoch, 3))
+        seconds["prox"].append(cpu_seconds(lambda: keeper.prox(loop.lesson), 3))
         seconds["zero_freeze"].append(cpu_seconds(keeper.zero_freeze, 20))
     return {name: statistics.median(values) for name, values in seconds.items()}
 

@@ -10,14 +10,20 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
+from .batches import Batches, ByHead, moved, resident
 from .errors import DataError
 from .methods.method import Keeper, Lesson, Method
 from .networks.multihead import MultiHeadNet
+from .networks.prefix import FixedPrefix, fixed_parameters, without_gradients
 from .randomness import generator, seeded
 from .streams.task import Split
+
+
+#: From images, or what stands for them, and a task to the trunk's features.
+Embed = Callable[[Tensor, int], Tensor]
 
 
 class Training(BaseModel):
@@ -37,6 +43,16 @@ class Training(BaseModel):
     patience: PositiveInt = Field(5, description="plateau: epochs without a better validation loss before a division")
     lr_factor: float = Field(3.0, gt=1, description="plateau: what the rate is divided by")
     min_lr: PositiveFloat = Field(1e-5, description="plateau: a task ends when the rate falls below this")
+    flip: bool = Field(False, description="mirror half of the training images left to right, drawn anew every epoch")
+    shift: NonNegativeInt = Field(0, description="move training images by up to so many pixels each way, drawn anew")
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32", description="of the forward pass in training; bfloat16 (autocast) is for GPUs, a CPU may be slower"
+    )
+    feature_cache_mb: NonNegativeInt = Field(
+        1024,
+        description="memory for features of layers that a task cannot change, worked out once per task instead of "
+        "every epoch; 0: never keep them",
+    )
 
     def cosine(self, epoch: int) -> float:
         """The rate of an epoch, counted from 1, along the cosine."""
@@ -82,28 +98,17 @@ def train(
     report: Callable[[Epoch], None],
 ) -> list[Epoch]:
     """Learn one task. The net ends at its best weights by validation loss, in eval mode."""
-    keeper.begin_task(lesson)
-    lesson.train = [(head, _on_device(split, net)) for head, split in lesson.train]
-    lesson.val = [(head, _on_device(split, net)) for head, split in lesson.val]
-    head = net.heads[lesson.index]
-    stepped = [p for p in [*net.trunk.parameters(), *head.parameters()] if p.requires_grad]
-    for earlier in range(lesson.index):  # only a method that shows a head its images may move it
-        if any(index == earlier for index, _ in lesson.train):
-            stepped += net.heads[earlier].parameters()
-    optimizer = lesson.optimizer = _optimizer(training, [*stepped, *lesson.own_parameters])
-    own = [*lesson.own_parameters, *lesson.followers]
-    snapshot = Snapshot([*net.trunk.parameters(), *net.trunk.buffers(), *stepped, *own])
-    order = generator(lesson.seed, lesson.index, "order of images")
+    loop = Loop(net, keeper, lesson, training)
     best_loss, stale, epochs = float("inf"), 0, []
     with seeded(lesson.seed, lesson.index, "dropout"):
         for number in range(1, training.epochs + 1):
             if training.schedule == "cosine":
-                _set_rate(optimizer, training.cosine(number))
+                loop.set_rate(training.cosine(number))
             lr = lesson.lr
             started = time.perf_counter()
-            loss, images = _one_epoch(net, keeper, lesson, order)
+            loss = loop.epoch()
             seconds = time.perf_counter() - started
-            val_loss, val_accuracy = validate(net, lesson.val)
+            val_loss, val_accuracy = loop.validate()
             if not (loss < float("inf") and val_loss < float("inf")):
                 raise DataError(
                     f"task {lesson.task.name!r}: the loss is no longer a finite number in epoch {number}; "
@@ -112,108 +117,141 @@ def train(
             better = val_loss < best_loss
             if better:
                 best_loss, stale = val_loss, 0
-                snapshot.take()
+                loop.snapshot.take()
             else:
                 stale += 1
-            name, speed = lesson.task.name, images / seconds
+            name, speed = lesson.task.name, loop.batches.images / seconds
             epochs.append(Epoch(name, lesson.index, number, lr, loss, val_loss, val_accuracy, better, seconds, speed))
             report(epochs[-1])
             if training.schedule == "plateau" and stale >= training.patience:
                 stale = 0
-                _set_rate(optimizer, lesson.lr / training.lr_factor)
+                loop.set_rate(lesson.lr / training.lr_factor)
                 if lesson.lr < training.min_lr:
                     break
-    snapshot.restore()
+    loop.snapshot.restore()
     net.eval()
     return epochs
 
 
-def _one_epoch(net: MultiHeadNet, keeper: Keeper[Method], lesson: Lesson, order: torch.Generator) -> tuple[float, int]:
-    """One pass over the training images: mean cross-entropy, and how many there were."""
-    assert lesson.optimizer is not None
-    net.train()
-    images = sum(len(split) for _, split in lesson.train)
-    batches = _batches(images, lesson.batch_size, order)
-    total = torch.zeros((), device=net.mean.device)  # read once at the end: no waiting for the device per step
-    for step, index in enumerate(batches):
-        keeper.begin_step(lesson, step / max(1, len(batches) - 1))
-        lesson.batch = index
-        loss = _cross_entropy(net, _pieces(lesson.train, index), lesson)
-        total += loss.detach() * len(index)
-        penalty = keeper.penalty(lesson)
-        lesson.optimizer.zero_grad(set_to_none=True)
-        (loss if penalty is None else loss + penalty).backward()  # type: ignore[no-untyped-call]  # torch's
-        keeper.after_backward(lesson)
-        lesson.optimizer.step()
-        keeper.after_step(lesson)
-    keeper.end_epoch(lesson)
-    return float(total) / images, images
+class Loop:
+    """One task being learned: its images, the optimiser, the steps. Nothing in a step waits for the device."""
+
+    def __init__(self, net: MultiHeadNet, keeper: Keeper[Method], lesson: Lesson, training: Training) -> None:
+        self.net, self.keeper, self.lesson, self.training = net, keeper, lesson, training
+        keeper.begin_task(lesson)
+        self.device = net.mean.device
+        lesson.train = resident(lesson.train, self.device, net.layout)
+        lesson.val = resident(lesson.val, self.device, net.layout)
+        fixed = keeper.fixed(lesson)
+        self.fixed = [] if fixed is None else fixed_parameters(net, fixed)
+        self.prefix = self._kept_prefix()
+        with without_gradients(self.fixed):
+            stepped = self._stepped()
+        self.optimizer = lesson.optimizer = _optimizer(training, [*stepped, *lesson.own_parameters])
+        own = [*lesson.own_parameters, *lesson.followers]
+        self.snapshot = Snapshot([*net.trunk.parameters(), *net.trunk.buffers(), *stepped, *own])
+        self.val = self._seen(lesson.val)
+        self.batches = Batches(
+            self._seen(lesson.train),
+            lesson.batch_size,
+            generator(lesson.seed, lesson.index, "order of images"),
+            self.device,
+            flip=training.flip,
+            shift=training.shift,
+        )
+
+    def _kept_prefix(self) -> FixedPrefix | None:
+        """The fixed beginning of the trunk, if the features of all images after it are the same in every epoch and may
+        be kept."""
+        training, budget = self.training, self.training.feature_cache_mb * 2**20
+        if not self.fixed or not budget or training.flip or training.shift or training.precision != "float32":
+            return None
+        prefix = FixedPrefix.find(self.net, self.fixed)
+        images = sum(len(split) for _, split in [*self.lesson.train, *self.lesson.val])
+        return prefix if prefix is not None and images * prefix.bytes_per_image() <= budget else None
+
+    def _seen(self, splits: ByHead) -> ByHead:
+        """Images as the steps take them: as they are, or what the fixed prefix makes of them."""
+        if self.prefix is None:
+            return splits
+        return [(head, Split(self.prefix.features(split.images), split.labels)) for head, split in splits]
+
+    def _stepped(self) -> list[nn.Parameter]:
+        """The trunk and the current head; an earlier head only where a method shows it its images."""
+        shown = {self.lesson.index, *(head for head, _ in self.lesson.train)}
+        heads = [p for head in sorted(shown) for p in self.net.heads[head].parameters()]
+        return [p for p in [*self.net.trunk.parameters(), *heads] if p.requires_grad]
+
+    def epoch(self) -> float:
+        """One pass over the training images; their mean cross-entropy."""
+        self.net.train()
+        total = torch.zeros((), device=self.device)  # read once, at the end
+        last = max(1, len(self.batches) - 1)
+        with without_gradients(self.fixed):
+            for step, (index, pieces) in enumerate(self.batches):
+                self.keeper.begin_step(self.lesson, step / last)
+                self.lesson.batch = index
+                loss = self._cross_entropy(pieces)
+                total += loss.detach() * len(index)
+                penalty = self.keeper.penalty(self.lesson)
+                self.optimizer.zero_grad(set_to_none=True)
+                (loss if penalty is None else loss + penalty).backward()  # type: ignore[no-untyped-call]  # torch's
+                self.keeper.after_backward(self.lesson)
+                self.optimizer.step()
+                self.keeper.after_step(self.lesson)
+        self.keeper.end_epoch(self.lesson)
+        return float(total) / self.batches.images
+
+    def _cross_entropy(self, pieces: ByHead) -> Tensor:
+        """Mean over all images of a batch, each by its own head."""
+        sizes = [len(part) for _, part in pieces]
+        images = pieces[0][1].images if len(pieces) == 1 else torch.cat([part.images for _, part in pieces])
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.training.precision == "bfloat16"):
+            self.lesson.features = self._embed(images, self.lesson.index)
+            parts = torch.split(self.lesson.features, sizes)
+            logits = [self.net.heads[head](own) for (head, _), own in zip(pieces, parts, strict=True)]
+        losses = [
+            F.cross_entropy(scores.float(), part.labels, reduction="sum")
+            for scores, (_, part) in zip(logits, pieces, strict=True)
+        ]
+        return torch.stack(losses).sum() / sum(sizes)
+
+    @property
+    def _embed(self) -> Embed:
+        return self.net.embed if self.prefix is None else self.prefix.embed
+
+    def validate(self) -> tuple[float, float]:
+        """Mean cross-entropy and accuracy over the validation images."""
+        return validate(self.net, self.val, embed=self._embed)
+
+    def set_rate(self, lr: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
 
 
 @torch.inference_mode()
-def validate(net: MultiHeadNet, splits: list[tuple[int, Split]], batch_size: int = 1024) -> tuple[float, float]:
+def validate(
+    net: MultiHeadNet, splits: ByHead, batch_size: int = 1024, embed: Embed | None = None
+) -> tuple[float, float]:
     """Mean cross-entropy and accuracy over images by head, in eval mode."""
     net.eval()
+    embed = embed or net.embed
     loss = torch.zeros((), dtype=torch.float64, device=net.mean.device)
     correct = torch.zeros((), dtype=torch.int64, device=net.mean.device)
     for head, split in splits:
         for start in range(0, len(split), batch_size):
-            batch = _on_device(split[slice(start, start + batch_size)], net)
-            logits = net(batch.images, head)
+            batch = moved(split[slice(start, start + batch_size)], net.mean.device)
+            logits = net.heads[head](embed(batch.images, head))
             loss += F.cross_entropy(logits, batch.labels, reduction="sum")
             correct += (logits.argmax(1) == batch.labels).sum()
     images = sum(len(split) for _, split in splits)
     return float(loss) / images, int(correct) / images
 
 
-def _batches(images: int, size: int, order: torch.Generator) -> list[Tensor]:
-    batches = list(torch.split(torch.randperm(images, generator=order), size))
-    if len(batches) > 1 and len(batches[-1]) == 1:  # batch-norm cannot learn from a single image
-        batches[-2:] = [torch.cat(batches[-2:])]
-    return batches
-
-
-def _pieces(splits: list[tuple[int, Split]], index: Tensor) -> list[tuple[int, Split]]:
-    """The images of one batch by head; `index` counts through all splits."""
-    if len(splits) == 1:
-        head, split = splits[0]
-        return [(head, split[index])]
-    pieces, start = [], 0
-    for head, split in splits:
-        inside = index[(index >= start) & (index < start + len(split))] - start
-        if len(inside):
-            pieces.append((head, split[inside]))
-        start += len(split)
-    return pieces
-
-
-def _cross_entropy(net: MultiHeadNet, pieces: list[tuple[int, Split]], lesson: Lesson) -> Tensor:
-    if len(pieces) == 1:
-        head, split = pieces[0]
-        lesson.features = net.embed(split.images, lesson.index)
-        return F.cross_entropy(net.heads[head](lesson.features), split.labels)
-    features = lesson.features = net.embed(torch.cat([split.images for _, split in pieces]), lesson.index)
-    losses = [
-        F.cross_entropy(net.heads[head](part), split.labels, reduction="sum")
-        for (head, split), part in zip(pieces, torch.split(features, [len(s) for _, s in pieces]), strict=True)
-    ]
-    return torch.stack(losses).sum() / len(features)
-
-
 def _optimizer(training: Training, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     if training.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=training.lr)
     return torch.optim.SGD(parameters, lr=training.lr, momentum=0.9)
-
-
-def _set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = lr
-
-
-def _on_device(split: Split, net: MultiHeadNet) -> Split:
-    device = net.mean.device
-    return Split(split.images.to(device, non_blocking=True), split.labels.to(device, non_blocking=True))
 
 
 class Snapshot:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
+from torch import Tensor
+
 from ..networks.multihead import MultiHeadNet
 from .method import Keeper, Lesson, Method
 
@@ -21,5 +24,5 @@ class Frozen(Method):
 
 
 class FrozenKeeper(Keeper[Frozen]):
-    def begin_task(self, lesson: Lesson) -> None:
-        self.net.trunk.requires_grad_(lesson.index == 0)
+    def fixed(self, lesson: Lesson) -> Tensor:
+        return torch.full((self.net.graph.size,), lesson.index > 0)

@@ -98,8 +98,13 @@ class GesclKeeper(FilterKeeper[Gescl]):
         if self.method.zero_freeze:
             self.find_frozen()
         self.plan(self._strength)
+        if math.isinf(self.method.mu_s):  # what is all fixed gets no gradient, and need not be put back
+            self._plans = [plan for plan in self._plans if len(plan.free)]
         moves = not math.isinf(self.method.mu_s)  # else old heads' answers cannot change
         self.recall = Recall(self.net, lesson) if lesson.index and self.method.recall and moves else None
+
+    def fixed(self, lesson: Lesson) -> Tensor | None:
+        return self.important if math.isinf(self.method.mu_s) else None
 
     def penalty(self, lesson: Lesson) -> Tensor | None:
         return None if self.recall is None else self.method.recall * self.recall.departure(lesson)

@@ -5,6 +5,7 @@ makes a `Keeper` for a network, and the keeper carries whatever the method remem
 loop calls the keeper's hooks in this order, and no others:
 
     begin_task                       the head is there, the optimiser not yet
+    fixed                            which filters do not move in this task
       begin_step                     before each forward pass
       penalty                        a term added to the cross-entropy
       after_backward                 gradients are there, the optimiser has not stepped
@@ -96,6 +97,10 @@ class Keeper(Generic[M]):
         self.net = net
 
     def begin_task(self, lesson: Lesson) -> None: ...
+
+    def fixed(self, lesson: Lesson) -> Tensor | None:
+        """Filters that stay as they are while this task is learned, one flag each: what needs no gradient gets none."""
+        return None
 
     def begin_step(self, lesson: Lesson, progress: float) -> None:
         """`progress` runs from 0 at an epoch's first batch to 1 at its last."""

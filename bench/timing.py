@@ -1,0 +1,95 @@
+"""How the benchmarks measure: CPU time, alternately, each subject in a process of its own.
+
+Other work on the machine then hits all subjects alike, and settings of a process (malloc, threads) are each one's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gescl.store import write_json
+
+#: Does a piece of work, always of the same size.
+Work = Callable[[], object]
+#: Makes the work, in the process that will do it: a function that can be pickled.
+Make = Callable[[], Work]
+
+
+def alternately(subjects: Mapping[str, Make], repeats: int) -> dict[str, list[float]]:
+    """CPU seconds of each subject's work, `repeats` times, one subject after the other. A first round is not counted.
+
+    alternately({"ours": partial(ours, "paper3"), "bare": partial(bare, "paper3")}, repeats=7)
+    """
+    context = multiprocessing.get_context("spawn")
+    ends: dict[str, Connection] = {}
+    processes = []
+    for name, make in subjects.items():
+        ends[name], other = context.Pipe()
+        processes.append(context.Process(target=_serve, args=(other, make), daemon=True))
+        processes[-1].start()
+        other.close()
+    seconds: dict[str, list[float]] = {name: [] for name in subjects}
+    for repeat in range(repeats + 1):
+        for name, end in ends.items():
+            end.send(True)
+            took: float = end.recv()
+            if repeat:
+                seconds[name].append(took)
+    for end in ends.values():
+        end.send(False)
+    for process in processes:
+        process.join()
+    return seconds
+
+
+def _serve(end: Connection, make: Make) -> None:
+    torch.set_num_threads(1)
+    work = make()
+    while end.recv():
+        started = time.process_time()
+        work()
+        end.send(time.process_time() - started)
+
+
+def medians(seconds: Mapping[str, list[float]]) -> dict[str, float]:
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def ratio(one: list[float], other: list[float]) -> dict[str, float]:
+    """How many times `other` one is: the median of the ratios round by round, and their quartiles."""
+    ratios = [a / b for a, b in zip(one, other, strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    return {"median": middle, "low": low, "high": high}
+
+
+def arguments(doc: str | None, name: str, repeats: int) -> argparse.Namespace:
+    """--repeats and --out, which every benchmark has."""
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=repeats, help="rounds, after one that is not counted")
+    parser.add_argument("--out", type=Path, default=Path(f"results/bench-{name}.json"))
+    return parser.parse_args()
+
+
+def write(out: Path, repeats: int, content: dict[str, Any]) -> None:
+    """The results with what they depend on."""
+    machine = {"processor": _processor(), "cores": os.cpu_count(), "torch": torch.__version__, "threads": 1}
+    write_json(out, {**machine, "repeats": repeats, **content})
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -1,0 +1,91 @@
+"""The training images of a task, batch by batch: shuffled, and mirrored and shifted if asked for, on the device.
+
+Images stay uint8 until the network takes them, and what is done to a batch is done to all its images at once. Nothing
+is read back from the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (its usual name)
+from torch import Tensor
+
+from .streams.task import Split
+
+#: Images by head: most methods show a network one task at a time, `joint` several.
+ByHead = list[tuple[int, Split]]
+
+#: Splits up to so many bytes are laid out on the device as the network wants them. Larger ones stay where they are,
+#: perhaps in a memory-mapped file, and go to the device batch by batch.
+RESIDENT = 2 << 30
+
+
+def resident(splits: ByHead, device: torch.device, layout: torch.memory_format) -> ByHead:
+    """The splits on the device, except those that are too large for that."""
+    return [(head, split if split.images.nbytes > RESIDENT else moved(split, device, layout)) for head, split in splits]
+
+
+def moved(split: Split, device: torch.device, layout: torch.memory_format = torch.preserve_format) -> Split:
+    """The split on the device."""
+    images = split.images.to(device, non_blocking=True, memory_format=layout)
+    return Split(images, split.labels.to(device, non_blocking=True))
+
+
+class Batches:
+    """Batches of a task's images, drawn anew for every epoch.
+
+    for index, pieces in Batches(splits, 64, generator(seed, task, "order of images"), device, flip=True, shift=4): …
+    """
+
+    def __init__(
+        self, splits: ByHead, size: int, draw: torch.Generator, device: torch.device, *, flip: bool, shift: int
+    ) -> None:
+        self.images = sum(len(split) for _, split in splits)
+        self._splits, self._size, self._draw, self._device = splits, size, draw, device
+        self._flip, self._shift = flip, shift
+
+    def __len__(self) -> int:
+        return len(self._cut(torch.arange(self.images)))
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ByHead]]:
+        """One pass over all images in a new order: which each batch holds, counted through all splits, and they."""
+        for index in self._cut(torch.randperm(self.images, generator=self._draw)):
+            yield index, [(head, self._augmented(moved(part, self._device))) for head, part in self._taken(index)]
+
+    def _cut(self, order: Tensor) -> list[Tensor]:
+        batches = list(torch.split(order, self._size))
+        if len(batches) > 1 and len(batches[-1]) == 1:  # batch-norm cannot learn from a single image
+            batches[-2:] = [torch.cat(batches[-2:])]
+        return batches
+
+    def _taken(self, index: Tensor) -> Iterator[tuple[int, Split]]:
+        """The images at `index`, which counts through all splits, by head."""
+        start = 0
+        for head, split in self._splits:
+            inside = index - start
+            if len(self._splits) > 1:
+                inside = inside[(inside >= 0) & (inside < len(split))]
+            if len(inside):
+                yield head, split[inside.to(split.images.device, non_blocking=True)]
+            start += len(split)
+
+    def _augmented(self, split: Split) -> Split:
+        images = split.images
+        if self._shift:
+            corners = torch.randint(2 * self._shift + 1, (2, len(images)), generator=self._draw)
+            images = shifted(images, *corners.to(self._device, non_blocking=True), self._shift)
+        if self._flip:
+            mirrored = torch.rand(len(images), generator=self._draw).to(self._device, non_blocking=True) < 0.5
+            images = torch.where(mirrored.view(-1, 1, 1, 1), images.flip(3), images)
+        return Split(images, split.labels)
+
+
+def shifted(images: Tensor, down: Tensor, right: Tensor, most: int) -> Tensor:
+    """Each image moved by (down − most, right − most) pixels, 0 ≤ down, right ≤ 2·most; zeros come in."""
+    height, width = images.shape[2:]
+    padded = F.pad(images, (most, most, most, most))
+    windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view: N×C×(2·most+1)×(2·most+1)×H×W
+    number = torch.arange(len(images), device=images.device)
+    return windows[number, :, 2 * most - down, 2 * most - right]

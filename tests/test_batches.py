@@ -1,0 +1,92 @@
+"""Batches: every image once an epoch, whatever is done to it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gescl import Learner, Training
+from gescl.batches import Batches, ByHead, shifted
+from gescl.streams.task import Split
+
+from .conftest import stripes
+
+CPU = torch.device("cpu")
+
+
+def numbered(*counts: int) -> ByHead:
+    """Splits whose images and labels say which they are, counted through all of them."""
+    labels = torch.split(torch.arange(sum(counts)), list(counts))
+    return [
+        (head, Split(part.to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 4, 4), part))
+        for head, part in enumerate(labels)
+    ]
+
+
+def batches(splits: ByHead, size: int = 8, *, flip: bool = False, shift: int = 0) -> Batches:
+    return Batches(splits, size, torch.Generator().manual_seed(0), CPU, flip=flip, shift=shift)
+
+
+@pytest.mark.parametrize("counts", [(20,), (7, 1, 12), (17,), (3,)])
+def test_every_image_comes_once_an_epoch_with_its_head_and_label(counts: tuple[int, ...]) -> None:
+    splits = numbered(*counts)
+    ours = batches(splits)
+    orders = []
+    for _ in range(2):
+        epoch = list(ours)
+        assert len(epoch) == len(ours)
+        seen = []
+        for index, pieces in epoch:
+            assert sorted(index.tolist()) == sorted(k for _, part in pieces for k in part.labels.tolist())
+            assert sum(len(part) for _, part in pieces) > 1, "batch-norm cannot learn from a single image"
+            for head, part in pieces:
+                assert torch.equal(part.images[:, 0, 0, 0].long(), part.labels)
+                assert set(part.labels.tolist()) <= set(splits[head][1].labels.tolist())
+                seen += part.labels.tolist()
+        assert sorted(seen) == list(range(sum(counts)))
+        orders.append(seen)
+    assert orders[0] != orders[1] or sum(counts) == 3
+
+
+def test_shift_moves_each_image_by_its_own_offset_and_fills_with_zeros() -> None:
+    images = torch.randint(1, 256, (25, 3, 6, 5), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    down, right = (offset.flatten() for offset in torch.meshgrid(torch.arange(5), torch.arange(5), indexing="ij"))
+    moved = shifted(images.contiguous(memory_format=torch.channels_last), down, right, most=2)
+    for image, result, dy, dx in zip(images, moved, (down - 2).tolist(), (right - 2).tolist(), strict=True):
+        for y in range(6):
+            for x in range(5):
+                inside = 0 <= y - dy < 6 and 0 <= x - dx < 5
+                expected = image[:, y - dy, x - dx] if inside else torch.zeros(3, dtype=torch.uint8)
+                assert torch.equal(result[:, y, x], expected)
+
+
+def test_flip_mirrors_about_half_of_the_images_and_leaves_the_others() -> None:
+    image = torch.arange(16, dtype=torch.uint8).view(1, 1, 4, 4)
+    split = Split(image.expand(400, 1, 4, 4), torch.zeros(400, dtype=torch.long))
+    ((_, ((_, batch),)),) = batches([(0, split)], size=400, flip=True)
+    mirrored = (batch.images == image.flip(3)).flatten(1).all(1)
+    assert torch.equal(mirrored, ~(batch.images == image).flatten(1).all(1)) and 150 < mirrored.sum() < 250
+
+
+def test_augmentation_is_drawn_anew_every_epoch_and_by_the_run_alone() -> None:
+    split = stripes("a").train
+    one, other = (batches([(0, split)], size=200, flip=True, shift=2) for _ in range(2))
+    first, second = list(one), list(one)
+    torch.manual_seed(5)
+    again = list(other)
+    assert torch.equal(first[0][1][0][1].images, again[0][1][0][1].images)
+    sums = [epoch[0][1][0][1].images.flatten(1).long().sum(1).sort().values for epoch in (first, second)]
+    assert not torch.equal(sums[0], sums[1])
+
+
+def test_a_network_learns_from_augmented_images() -> None:
+    learner = Learner("small", "finetune", training=Training(epochs=6, lr=3e-3, batch_size=16, flip=True, shift=2))
+    learner.learn(stripes("a", 2))
+    assert learner.average_accuracy is not None and learner.average_accuracy > 0.8
+
+
+def test_reduced_precision_is_an_option_and_learns_as_well() -> None:
+    learner = Learner("small", "finetune", training=Training(epochs=4, lr=3e-3, batch_size=16, precision="bfloat16"))
+    learner.learn(stripes("a", 2))
+    assert learner.average_accuracy is not None and learner.average_accuracy > 0.8
+    assert all(p.dtype == torch.float32 for p in learner.net.parameters())

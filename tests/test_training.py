@@ -1,0 +1,58 @@
+"""The loop itself: what it asks of the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gescl import Task, Training
+from gescl.methods import METHODS, Lesson
+from gescl.networks.cnn import build_trunk
+from gescl.networks.multihead import MultiHeadNet
+from gescl.training import Loop
+
+from .conftest import stripes
+
+# What makes Python wait for a GPU: a number read back, or a result whose size only the device knows.
+WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal", "is_nonzero")
+
+
+class Waits(TorchDispatchMode):
+    """Counts them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count: dict[str, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name in WAITING:
+            self.count[name] = self.count.get(name, 0) + 1
+        return func(*args, **(kwargs or {}))
+
+
+def waits(method: str, tasks: list[Task], batch_size: int) -> dict[str, int]:
+    """Waits in an epoch of the second task."""
+    net = MultiHeadNet(build_trunk("small", tasks[0].shape), tasks[0].shape, torch.zeros(3), torch.ones(3))
+    keeper = METHODS[method]().keeper(net)
+    # SGD, because Adam reads its own step counters, which are on the CPU whatever the device.
+    training = Training(optimizer="sgd", batch_size=batch_size, flip=True, shift=1)
+    for index, task in enumerate(tasks):
+        net.add_head(len(task.classes))
+        lesson = Lesson(index, task, 0, batch_size, [(index, task.train)], [(index, task.val)])
+        loop = Loop(net, keeper, lesson, training)
+        with Waits() as found:
+            loop.epoch()
+        keeper.end_task(lesson)
+    return found.count
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_no_step_waits_for_the_device(method: str) -> None:
+    tasks = [stripes("a", 2, shape=(3, 8, 8)), stripes("b", 2, shape=(3, 8, 8), seed=1)]
+    few, many = waits(method, tasks, 72), waits(method, tasks, 12)
+    assert few == many, f"2 and 12 steps: {few}, {many}"
+    assert few.get("_local_scalar_dense", 0) <= 1, "the mean loss, once an epoch"

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 from PIL import Image, ImageOps
-from subjects import CLASSES, made_split, our_loop
-from timing import Work, alternately, arguments, medians, ratio, write
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
+
+from subjects import CLASSES, made_split, our_loop
+from timing import Work, alternately, arguments, medians, ratio, write
 
 IMAGES = 512  # a repeat: few steps, so that the subjects take turns quickly
 SHIFT = 4
@@ -67,7 +68,7 @@ def bare(network: str, batch: int, augmented: bool) -> Work:
 
     def epoch() -> None:
         total = 0.0
-        for index in torch.randperm(IMAGES).split(batch):
+        for index in torch.split(torch.randperm(IMAGES), batch):
             images = torch.stack([moved(int(i)) for i in index]) if augmented else pixels[index]
             total += step(model, optimizer, images, split.labels[index])
 

@@ -74,8 +74,9 @@ class Batches:
     def _augmented(self, split: Split) -> Split:
         images = split.images
         if self._shift:
-            corners = torch.randint(2 * self._shift + 1, (2, len(images)), generator=self._draw)
-            images = shifted(images, *corners.to(self._device, non_blocking=True), self._shift)
+            moves = torch.randint(2 * self._shift + 1, (2, len(images)), generator=self._draw)
+            down, right = moves.to(self._device, non_blocking=True)
+            images = shifted(images, down, right, self._shift)
         if self._flip:
             mirrored = torch.rand(len(images), generator=self._draw).to(self._device, non_blocking=True) < 0.5
             images = torch.where(mirrored.view(-1, 1, 1, 1), images.flip(3), images)

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
@@ -15,12 +15,11 @@ from torch import Tensor, nn
 
 from .batches import Batches, ByHead, moved, resident
 from .errors import DataError
-from .methods.method import Keeper, Lesson, Method
+from .methods.method import Keeper, Lesson
 from .networks.multihead import MultiHeadNet
 from .networks.prefix import FixedPrefix, fixed_parameters, without_gradients
 from .randomness import generator, seeded
 from .streams.task import Split
-
 
 #: From images, or what stands for them, and a task to the trunk's features.
 Embed = Callable[[Tensor, int], Tensor]
@@ -92,7 +91,7 @@ class Epoch:
 
 def train(
     net: MultiHeadNet,
-    keeper: Keeper[Method],
+    keeper: Keeper[Any],
     lesson: Lesson,
     training: Training,
     report: Callable[[Epoch], None],
@@ -136,7 +135,7 @@ def train(
 class Loop:
     """One task being learned: its images, the optimiser, the steps. Nothing in a step waits for the device."""
 
-    def __init__(self, net: MultiHeadNet, keeper: Keeper[Method], lesson: Lesson, training: Training) -> None:
+    def __init__(self, net: MultiHeadNet, keeper: Keeper[Any], lesson: Lesson, training: Training) -> None:
         self.net, self.keeper, self.lesson, self.training = net, keeper, lesson, training
         keeper.begin_task(lesson)
         self.device = net.mean.device

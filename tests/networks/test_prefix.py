@@ -91,7 +91,7 @@ def test_frozen_learns_heads_on_kept_features() -> None:
 
 def test_a_task_that_fails_leaves_gradients_switched_on() -> None:
     learner = two_tasks(full=3, epochs=1)
-    learner.keeper.after_step = lambda lesson: 1 / 0  # type: ignore[method-assign,assign,return-value]
+    learner.keeper.after_step = lambda lesson: 1 / 0  # type: ignore[method-assign,assignment]
     with pytest.raises(ZeroDivisionError):
         learner.learn(stripes("c", 2, shape=SHAPE, seed=2))
     assert all(parameter.requires_grad for parameter in learner.net.parameters())

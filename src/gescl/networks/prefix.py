@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 from torch.fx.passes.shape_prop import TensorMetadata
 
 from .multihead import MultiHeadNet
-from .tracing import BatchNorm
+from .operations import BatchNorm
 
 
 def fixed_parameters(net: MultiHeadNet, fixed: Tensor) -> list[Tensor]:

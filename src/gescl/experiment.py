@@ -23,11 +23,12 @@ import torch
 
 from . import metrics
 from .errors import DataError, UsageError
-from .learner import Learner, TaskRecord
+from .learner import Learner
 from .locks import locked
 from .methods import Joint
 from .process import hardware
 from .recipe import Recipe
+from .records import TaskRecord
 from .store import append_line, write_bytes, write_json, write_tensors
 from .streams import STREAMS, TaskStream
 from .training import Epoch
@@ -119,7 +120,7 @@ class Experiment:
                 record = learner.learn(task, list(stream[:index]) if once or index == learned else ())
             # The log first: lines of a task that the model does not know are dropped when the run is taken up again.
             self._log({"event": "task", "task": record.name, **asdict(record), "filters": _filters(learner)})
-            learner.save(self.folder / "model.gescl")
+            learner.save(self.folder / "model.gescl", backup=False)
             yield learner, record
         write_tensors(self.folder / "samples.safetensors", *_samples(learner, stream))
         write_json(self.folder / "result.json", _result(self.recipe, self.seed, learner))

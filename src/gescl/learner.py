@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,44 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from . import metrics
+from .calibration import fit_temperature, surest
 from .errors import DataError, UsageError, unknown
 from .methods import Gescl, Keeper, Lesson, Method, method_class
 from .methods.method import Capacity
+from .modelfile import load_model, save_model
 from .networks.cnn import Shape, build_trunk
 from .networks.multihead import MultiHeadNet
 from .progress import epoch_bar
 from .randomness import seeded
-from .store import read_tensors, write_tensors
+from .records import Guess, Prediction, TaskRecord
 from .streams.task import Split, Task, as_images
 from .training import Epoch, Snapshot, Training, train, validate
-
-FORMAT = 1
-
-
-@dataclass(frozen=True)
-class TaskRecord:
-    """What is kept of a learned task: no image, but all that was measured."""
-
-    name: str
-    classes: tuple[str, ...]
-    train_images: int
-    epochs: int
-    seconds: float
-    images_per_second: float
-    #: Accuracy on the tasks so far after this one, and before the method's work at the end of the task.
-    accuracy: tuple[float | None, ...]
-    accuracy_before_end: tuple[float | None, ...]
-    val_accuracy: tuple[float | None, ...]
-    free_filters: dict[str, int] | None
-    important_filters: dict[str, int] | None
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Class names, one an image, and the probability of every class."""
-
-    labels: list[str]
-    probabilities: Tensor
 
 
 class Learner:
@@ -205,6 +178,7 @@ class Learner:
             val_accuracy=self._row(names, "val"),
             free_filters=capacity.free if capacity else None,
             important_filters=capacity.important if capacity else None,
+            temperature=fit_temperature(self._logits(task.val.images, index), task.val.labels),
         )
 
     def _report(self, bar: Callable[[Epoch], None], epoch: Epoch) -> None:
@@ -215,14 +189,38 @@ class Learner:
     def predict(self, images: Any, task: str) -> Prediction:
         """Labels and probabilities of images (uint8, N×C×H×W or N×H×W×C, numpy or torch) for a learned task."""
         index = self._index(task)
+        probabilities = self._probabilities(self._images(images), index)
+        classes = self.records[index].classes
+        return Prediction([classes[k] for k in probabilities.argmax(1).tolist()], probabilities, task)
+
+    def guess(self, images: Any) -> list[Guess]:
+        """What images show when nobody says which task they belong to: each asks the head that is surest of it.
+
+        It is a guess: every head knows only its own task's images, and some are sure of what they have never seen.
+        """
+        self._index(self.tasks[0] if self.records else "")
+        batch = self._images(images)
+        heads = [self._probabilities(batch, index) for index in range(len(self.records))]
+        guesses = []
+        for image, head in enumerate(surest(heads).tolist()):
+            probability, label = heads[head][image].max(0)
+            record = self.records[head]
+            guesses.append(Guess(record.name, record.classes[int(label)], float(probability)))
+        return guesses
+
+    def _images(self, images: Any) -> Tensor:
         batch = as_images(images, "predict")
         self._check_shape(batch.shape[1:], "predict")
+        return batch
+
+    def _probabilities(self, images: Tensor, index: int) -> Tensor:
+        temperature = self.records[index].temperature
+        return (self._logits(images, index) / temperature).softmax(1)
+
+    @torch.inference_mode()
+    def _logits(self, images: Tensor, index: int) -> Tensor:
         self.net.eval()
-        with torch.inference_mode():
-            parts = [self.net(part.to(self.device), index).softmax(1).cpu() for part in torch.split(batch, 1024)]
-        probabilities = torch.cat(parts)
-        classes = self.records[index].classes
-        return Prediction([classes[k] for k in probabilities.argmax(1).tolist()], probabilities)
+        return torch.cat([self.net(part.to(self.device), index).cpu() for part in torch.split(images, 1024)])
 
     def evaluate(self, task: Task, split: Literal["train", "val", "test"] = "test") -> float | None:
         """Accuracy on a learned task's images; None if there are none."""
@@ -233,26 +231,12 @@ class Learner:
         self._check_shape(images.images.shape[1:], f"task {task.name!r}")
         return validate(self.net, [(index, images)])[1]
 
-    def save(self, path: str | Path) -> None:
-        """Write the model to one file: weights, heads, class names, method and its state, history. No image."""
-        if not isinstance(self.network, str):
-            network = f"{type(self.network).__module__}:{type(self.network).__qualname__}"
-        else:
-            network = self.network
-        header = {
-            "format": FORMAT,
-            "network": network,
-            "own_network": not isinstance(self.network, str),
-            "shape": self.net.shape,
-            "method": {"name": self.method.name, **self.method.model_dump(mode="json")},
-            "training": self.training.model_dump(mode="json"),
-            "seed": self.seed,
-            "tasks": [asdict(record) for record in self.records],
-        }
-        tensors = {f"net.{name}": tensor for name, tensor in self.net.state_dict().items()}
-        tensors |= {f"task.{name}": tensor for name, tensor in self.net.task_state().items()}
-        tensors |= {f"method.{name}": tensor for name, tensor in self.keeper.state().items()}
-        write_tensors(Path(path), tensors, header)
+    def save(self, path: str | Path, *, backup: bool = True) -> None:
+        """Write the model to one file: weights, heads, class names, method and its state, history. No image.
+
+        The file is whole or as it was. With `backup` the one that was there before stays beside it, as `path.bak`.
+        """
+        save_model(self, Path(path), backup=backup)
 
     @staticmethod
     def load(
@@ -262,20 +246,16 @@ class Learner:
 
         A model of your own class needs `network`: a trunk of the same structure, whose weights are overwritten.
         """
-        path = Path(path)
-        tensors, header = read_tensors(path)
-        try:
-            return _restore(tensors, header, network, device, progress)
-        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-            raise DataError(f"{path} is damaged: {error}") from error
+        return load_model(Path(path), network, device=device, progress=progress)
 
     def _start(self, task: Task) -> None:
         with seeded(self.seed, "network"):
             trunk = build_trunk(self.network, task.shape) if isinstance(self.network, str) else self.network
         mean, std = _pixel_moments(task.train.images)
-        self._attach(trunk, task.shape, mean, std)
+        self.attach(trunk, task.shape, mean, std)
 
-    def _attach(self, trunk: nn.Module, shape: Shape, mean: Tensor, std: Tensor) -> None:
+    def attach(self, trunk: nn.Module, shape: Shape, mean: Tensor, std: Tensor) -> None:
+        """Take this trunk, for images of this shape and these pixel moments: what learning or loading begins with."""
         self._net = MultiHeadNet(trunk, shape, mean, std).to(self.device)
         self._keeper = self.method.keeper(self._net)
 
@@ -308,43 +288,6 @@ class Learner:
                 f"{where}: images are {'×'.join(map(str, shape))} (channels×height×width), "
                 f"this network was built for {'×'.join(map(str, self.net.shape))}"
             )
-
-
-def _restore(
-    tensors: dict[str, Tensor], header: dict[str, Any], network: nn.Module | None, device: str, progress: bool
-) -> Learner:
-    if header["format"] != FORMAT:
-        raise DataError(f"the model has format {header['format']}; this version of gescl reads format {FORMAT}")
-    if header["own_network"] and network is None:
-        raise UsageError(
-            f"the model is of your own class {header['network']}: pass a trunk of it, Learner.load(path, network=…)"
-        )
-    settings = dict(header["method"])
-    method = method_class(settings.pop("name"))(**settings)
-    learner = Learner(
-        network or header["network"],
-        method,
-        training=Training(**header["training"]),
-        device=device,
-        seed=header["seed"],
-        progress=progress,
-    )
-    channels, height, width = header["shape"]
-    shape = (channels, height, width)
-    trunk = build_trunk(header["network"], shape) if network is None else network
-    learner._attach(trunk, shape, torch.zeros(channels), torch.ones(channels))
-    for record in header["tasks"]:
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
-        learner.records.append(TaskRecord(**values))
-        learner.net.add_head(len(record["classes"]))
-    parts: dict[str, dict[str, Tensor]] = {"net": {}, "task": {}, "method": {}}
-    for name, tensor in tensors.items():
-        part, _, rest = name.partition(".")
-        parts[part][rest] = tensor.to(learner.device)
-    learner.net.load_state_dict(parts["net"])
-    learner.net.load_task_state(parts["task"])
-    learner.keeper.load_state(parts["method"])
-    return learner
 
 
 def _pixel_moments(images: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,8 @@ from .metrics import Matrix
 from .training import Epoch
 
 if TYPE_CHECKING:
-    from .learner import Learner, TaskRecord
+    from .learner import Learner
+    from .records import TaskRecord
 
 BAR = 20  # characters; all fits 80 columns
 DONE, HELD = "cyan", "dark_orange3"  # colours of bars

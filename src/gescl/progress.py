@@ -13,7 +13,8 @@ from .training import Epoch
 
 if TYPE_CHECKING:
     from .experiment import Experiment
-    from .learner import Learner, TaskRecord
+    from .learner import Learner
+    from .records import TaskRecord
 
 
 class Watcher(Protocol):

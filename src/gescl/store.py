@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,13 +13,17 @@ from typing import Any
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from .errors import DataError
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file in one move: a crash or a full disk leaves what was there before, and no temporary file."""
+def write_bytes(path: Path, content: bytes, backup: Path | None = None) -> None:
+    """Write a file in one move: a crash or a full disk leaves what was there before, and no temporary file.
+
+    With `backup` what was there before goes on under that name.
+    """
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -28,6 +34,8 @@ def write_bytes(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.chmod(0o644)
+        if backup is not None and path.exists():
+            _second_name(path, backup)
         temporary.replace(path)
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from error
@@ -36,28 +44,53 @@ def write_bytes(path: Path, content: bytes) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def _second_name(path: Path, backup: Path) -> None:
+    """Let `backup` be the file that `path` is: at no time is there no file `path`."""
+    link = path.with_name(f".{path.name}.backup")
+    link.unlink(missing_ok=True)
+    try:
+        link.hardlink_to(path)
+    except OSError:  # a file system without links
+        shutil.copyfile(path, link)
+    link.replace(backup)
+
+
 def write_json(path: Path, content: Any) -> None:
     write_bytes(path, (json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode())
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any, backup: Path | None = None) -> None:
     """Tensors with a JSON header, as one safetensors file."""
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_bytes(path, safetensors.torch.save(contiguous, {"gescl": json.dumps(header, ensure_ascii=False)}))
+    text = json.dumps(header, ensure_ascii=False)
+    metadata = {"gescl": text, "sha256": _digest(text, contiguous)}
+    write_bytes(path, safetensors.torch.save(contiguous, metadata), backup)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
     """What `write_tensors` wrote; a missing or damaged file is refused."""
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {})["gescl"])
-            return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118 (not a dict)
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        if metadata["sha256"] != _digest(metadata["gescl"], tensors):
+            raise ValueError("its checksum does not fit its content")
+        return tensors, json.loads(metadata["gescl"])
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist") from error
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-    except (safetensors.SafetensorError, KeyError, ValueError, RecursionError) as error:
+    except (safetensors.SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"{path} is not a file of gescl's, or is damaged: {error}") from error
+
+
+def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
+    """A checksum of a header and its tensors, against damage: whoever means harm can compute it too."""
+    result = hashlib.sha256(text.encode())
+    for name, tensor in sorted(tensors.items()):
+        result.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        result.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return result.hexdigest()
 
 
 def append_line(path: Path, content: Any) -> None:

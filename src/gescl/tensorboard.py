@@ -10,7 +10,8 @@ from .errors import UsageError
 from .training import Epoch
 
 if TYPE_CHECKING:
-    from .learner import Learner, TaskRecord
+    from .learner import Learner
+    from .records import TaskRecord
 
 
 class TensorBoardLog:

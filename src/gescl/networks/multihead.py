@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 
 import torch
@@ -141,6 +142,16 @@ class MultiHeadNet(nn.Module):
         for task, kept in self._statistics.items():
             state |= {f"statistics.{task}.{k}": tensor for k, tensor in enumerate(kept) if task < len(self.heads) - 1}
         return state
+
+    def task_state_like(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What a state must look like to be loaded: gates of all tasks or none, statistics of all but the last."""
+        tasks = range(len(self.heads))
+        gate = torch.zeros(self.graph.size) if any(name.startswith("gates.") for name in state) else None
+        expected = {f"gates.{task}": gate for task in tasks if gate is not None}
+        if not self.shared_statistics:
+            for task in tasks[:-1]:
+                expected |= {f"statistics.{task}.{k}": buffer for k, buffer in enumerate(self._running())}
+        return expected
 
     def load_task_state(self, state: dict[str, Tensor]) -> None:
         """Put back what `task_state` gave, after the weights of all heads are loaded."""

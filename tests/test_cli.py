@@ -80,6 +80,8 @@ def test_a_broken_image_stops_a_run_by_name_or_is_left_out_and_listed(tmp_path: 
         (["run", "digits", "--device", "abacus"], 2, "device 'abacus' is not available"),
         (["run", "digits", "--seed", "x"], 2, "Invalid value for '--seed'"),
         (["fly"], 2, "No such command"),
+        (["reproduce", "svnh"], 2, "did you mean 'svhn'"),
+        (["reproduce", "svhn", "--budget", "large"], 2, "unknown budget 'large'"),
         (["run", "digits", "--set", "training.epochs=1", "--out", "file/runs"], 1, "cannot write"),
     ],
 )

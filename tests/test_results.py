@@ -82,6 +82,7 @@ def test_notes_hardware_dates_and_tuned_settings_are_told(tmp_path: Path) -> Non
     page = results_page(tmp_path)
     assert "Half of the images." in page and "Abacus 3" in page and "2031-05-06" in page
     assert "| `gescl` | mu_s = 5 | 2 | 0.900 |" in page
+    assert "`gescl reproduce svhn --budget small --seeds 1`" in page
 
 
 def test_unfinished_runs_are_named_and_a_missing_folder_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from gescl import Experiment, Task, TaskStream, UsageError, load_recipe
 from gescl.executors import Cell, LocalProcesses, Outcome, run_cell
 from gescl.grid import read_grid
 from gescl.streams.task import Split, TaskSource
-from gescl.sweep import choose, run_sweep, sweep_cells
+from gescl.sweep import as_settings, choose, run_sweep, sweep_cells
 
 QUICK = ["training.epochs=1", "stream.tasks=2"]
 
@@ -89,6 +89,7 @@ def test_a_failed_cell_is_reported_and_its_setting_not_chosen(tmp_path: Path) ->
 
 def test_permuted_test_labels_change_nothing_in_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grids = {"gescl": [{"mu_s": 0.0}, {"mu_s": 50.0}], "finetune": [{"training.lr": 1e-4}, {"training.lr": 2e-3}]}
+    grids["gescl"].append({"mu_s": float("inf")})
     cells = sweep_cells("digits", grids, [0], QUICK)
 
     def rows(out: str) -> list[dict[str, Any]]:
@@ -113,6 +114,8 @@ def test_permuted_test_labels_change_nothing_in_the_choice(tmp_path: Path, monke
         for key in measured:
             del row[key]
     assert honest == fooled
+    (infinite,) = [row["settings"] for row in json.loads(json.dumps(honest, allow_nan=False)) if "inf" in str(row)]
+    assert load_recipe("digits", settings=as_settings(infinite)).method.model_dump()["mu_s"] == float("inf")
 
 
 def test_a_sweep_that_is_killed_again_and_again_ends_as_one_left_alone(tmp_path: Path) -> None:

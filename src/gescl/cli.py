@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -14,8 +12,8 @@ from rich.table import Table
 
 from .cluster import RayCluster
 from .demo import run_demo
-from .errors import GesclError, UsageError, unknown
-from .executors import Executor, LocalProcesses, Outcome
+from .errors import DataError, GesclError, UsageError, unknown
+from .executors import Executor, LocalProcesses
 from .experiment import Experiment
 from .grid import read_grid
 from .live import LiveView
@@ -27,7 +25,7 @@ from .reproduce import reproduce
 from .streams import STREAMS
 from .streams.catalog import STREAM_SETS, data_folder, sets_of
 from .streams.download import download
-from .sweep import run_sweep, sweep_cells
+from .sweep import lines, run_sweep, sweep_cells
 from .tensorboard import TensorBoardLog
 
 app = typer.Typer(
@@ -117,10 +115,14 @@ def sweep(
     """Try settings and choose the best of each method by validation accuracy. Goes on where it was stopped."""
     cells = sweep_cells(recipe, read_grid(grid, method, random, random_seed), seed or [0], set_ or ())
     executor = _executor(jobs, ray, cpus_per_run, gpus_per_run, data, device)
-    for row in run_sweep(cells, out, executor, _outcome_lines(len(cells))):
+    rows = run_sweep(cells, out, executor, lines(len(cells), _say))
+    for row in rows:
         mark = "best of " + row["method"] if row["best"] else ""
         accuracy = share(row["validation_accuracy"])
         console.print(f"  {accuracy}  {row['method']}  {row['settings']}  {mark}", soft_wrap=True)
+    failed = sum(len(row["errors"]) for row in rows)
+    if failed:
+        raise DataError(f"{failed} of {len(cells)} runs failed; settings with a failed run were not chosen")
 
 
 @app.command("reproduce")
@@ -131,6 +133,7 @@ def reproduce_(
     ] = "small",
     seeds: Annotated[int, typer.Option(min=1, help="Runs of every method, with seeds 0, 1, ….")] = 3,
     method: Annotated[list[str] | None, typer.Option(help="Only this method; repeat it for several.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE for every run.")] = None,
     jobs: Jobs = 1,
     ray: Ray = None,
     cpus_per_run: CpusPerRun = 1,
@@ -143,10 +146,18 @@ def reproduce_(
     chosen = chosen_plans(experiment, method)
     if budget not in BUDGETS:
         raise UsageError(unknown("budget", budget, BUDGETS))
+    settings = [*BUDGETS[budget], *(set_ or ())]
     executor = _executor(jobs, ray, cpus_per_run, gpus_per_run, data, device)
+    failures = []
     for plan in chosen:
-        report = reproduce(plan, out / budget, executor, budget=BUDGETS[budget], seeds=range(seeds), tell=_say)
-        _say(f"{plan.name}: figures in {report}, tables in {out / budget / 'results.md'}")
+        try:
+            report = reproduce(plan, out / budget, executor, settings=settings, seeds=range(seeds), tell=_say)
+        except DataError as error:  # the other experiments go on
+            failures.append(str(error))
+        else:
+            _say(f"{plan.name}: figures in {report}, tables in {out / budget / 'results.md'}")
+    if failures:
+        raise DataError("\n".join(failures))
 
 
 def _say(line: str) -> None:
@@ -159,23 +170,6 @@ def _executor(
     if ray is None:
         return LocalProcesses(jobs, data, device)
     return RayCluster(ray, cpus_per_run, gpus_per_run, data, device)
-
-
-def _outcome_lines(cells: int) -> Callable[[Outcome], None]:
-    """Prints a line for every cell that is done."""
-    count = itertools.count(1)
-
-    def tell(outcome: Outcome) -> None:
-        words = f"failed: {outcome.error}"
-        if outcome.result is not None:
-            words = f"validation {share(outcome.result['validation']['average_accuracy'])}"
-        console.print(
-            f"  {next(count):3}/{cells}  {outcome.cell.recipe.label}  seed {outcome.cell.seed}: {words}",
-            markup=False,
-            soft_wrap=True,
-        )
-
-    return tell
 
 
 @app.command()

@@ -12,28 +12,29 @@ from pathlib import Path
 from typing import Any
 
 from .errors import DataError
-from .executors import Cell, Executor, Outcome
+from .executors import Cell, Executor
 from .grid import read_grid
 from .plans import FIXED, ONE_SEED, Plan
 from .recipe import load_recipe
 from .store import write_bytes, write_json
-from .sweep import as_settings, choose, run_cells, sweep_cells
+from .sweep import as_settings, choose, lines, run_cells, sweep_cells
 
 Tell = Callable[[str], None]
 
 
 def reproduce(
-    plan: Plan, out: Path, executor: Executor, *, budget: Sequence[str] = (), seeds: Sequence[int] = (0,), tell: Tell
+    plan: Plan, out: Path, executor: Executor, *, settings: Sequence[str] = (), seeds: Sequence[int] = (0,), tell: Tell
 ) -> Path:
     """Run a plan to its end and return the folder of its report. Runs that failed are named in an error at the end."""
     from .report import write_report  # matplotlib is slow to import, and only needed here
     from .results import results_page
 
-    settings = [*plan.settings, *budget]
+    settings = [*plan.settings, *settings]
     chosen = tune(plan, out / "tuning", executor, settings, tell)
     cells = final_cells(plan, chosen, settings, seeds)
     tell(f"{plan.name}: {len(cells)} runs")
-    failed = _run(cells, out / "runs", executor, tell)
+    outcomes = run_cells(cells, out / "runs", executor, lines(len(cells), tell))
+    failed = [outcome for outcome in outcomes if outcome.error is not None]
     report = out / "report" / plan.name
     labels = {cell.recipe.label for cell in cells}
     write_report(out / "runs" / cells[0].recipe.name, report, labels)
@@ -51,10 +52,8 @@ def tune(
     tried = {method: grid for method, grid in grids.items() if len(grid) > 1}
     cells = sweep_cells(plan.tuning, tried, plan.tuning_seeds, [*settings, *plan.tuning_settings])
     tell(f"{plan.name}: tuning {', '.join(tried) or 'nothing'} on {plan.tuning}, {len(cells)} runs")
-    outcomes: list[Outcome] = []
-    _run(cells, out, executor, tell, outcomes.append)
+    rows = choose(run_cells(cells, out, executor, lines(len(cells), tell)))
     chosen: dict[str, Mapping[str, Any]] = {method: grid[0] for method, grid in grids.items() if len(grid) == 1}
-    rows = choose(outcomes)
     for method in tried:
         own = [row for row in rows if row["method"] == method]
         write_json(out / cells[0].recipe.name / f"{method}.json", own)
@@ -88,26 +87,6 @@ def final_cells(
         for recipe in recipes.values()
         if seed == seeds[0] or recipe.method.name not in ONE_SEED
     ]
-
-
-def _run(
-    cells: Sequence[Cell],
-    out: Path,
-    executor: Executor,
-    tell: Tell,
-    keep: Callable[[Outcome], None] = lambda outcome: None,
-) -> list[Outcome]:
-    """Run what is not finished; those that failed."""
-    done = 0
-
-    def on_outcome(outcome: Outcome) -> None:
-        nonlocal done
-        done += 1
-        keep(outcome)
-        words = "done" if outcome.error is None else f"failed: {outcome.error}"
-        tell(f"  {done:3}/{len(cells)}  {outcome.cell.recipe.label}  seed {outcome.cell.seed}: {words}")
-
-    return [outcome for outcome in run_cells(cells, out, executor, on_outcome) if outcome.error is not None]
 
 
 def _first_error(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from .claims import claims_table
 from .errors import DataError
-from .plans import METHODS, PUBLISHED, plans
+from .plans import BUDGETS, METHODS, PUBLISHED, plans
 from .report.grouping import group_runs
 from .report.runs import Group, Run, read_runs
 from .report.statistics import summary
@@ -95,9 +95,23 @@ def _section(folder: Path, group: Group) -> str:
     tuned = _tuned(folder, group)
     if tuned:
         lines += ["Chosen on validation:", "", *tuned, ""]
+    lines += _commands(folder, group)
     places = sorted({str(_below(folder, run.folder.parents[1])) for run in group.runs})
     lines += ["Runs: " + ", ".join(f"`{place}/METHOD/seed-N`" for place in places) + ".", ""]
     return "\n".join(lines)
+
+
+def _commands(folder: Path, group: Group) -> list[str]:
+    """How the runs of a plan are made again, all at once; nothing where they are not in a budget's folder."""
+    budgets = sorted({run.folder.relative_to(folder).parts[0] for run in group.runs} & set(BUDGETS))
+    named = [name for name, (plan, *_) in plans().items() if plan.recipe == group.name and name == plan.name]
+    return [
+        f"All of them again: `gescl reproduce {name} --budget {budget} --seeds {len(group.seeds)}`"
+        + (" and `gescl reproduce ablation`" if any(map(_is_variant, group.methods)) else "")
+        + ".\n"
+        for name in named
+        for budget in budgets
+    ]
 
 
 def _notes(folder: Path, group: Group) -> Iterator[str]:

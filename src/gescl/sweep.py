@@ -6,6 +6,8 @@ that was killed goes on where it was.
 
 from __future__ import annotations
 
+import itertools
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 from .errors import GesclError, UsageError
 from .executors import Cell, Executor, Outcome, words
+from .progress import share
 from .recipe import load_recipe
 from .store import write_json
 
@@ -76,6 +79,19 @@ def run_cells(
     return outcomes
 
 
+def lines(cells: int, tell: Callable[[str], None]) -> Callable[[Outcome], None]:
+    """Tells of every cell, as it is done, in a line."""
+    count = itertools.count(1)
+
+    def on_outcome(outcome: Outcome) -> None:
+        words = f"failed: {outcome.error}"
+        if outcome.result is not None:
+            words = f"validation {share(outcome.result['validation']['average_accuracy'])}"
+        tell(f"  {next(count):3}/{cells}  {outcome.cell.recipe.label}  seed {outcome.cell.seed}: {words}")
+
+    return on_outcome
+
+
 def _known(cell: Cell, out: Path) -> Outcome | None:
     """The outcome of a cell that need not or cannot be run: finished, or its folder is another run's."""
     experiment = cell.experiment(out)
@@ -99,7 +115,7 @@ def choose(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
         rows.append(
             {
                 "method": method,
-                "settings": dict(group[0].cell.settings),
+                "settings": {key: _for_json(value) for key, value in group[0].cell.settings.items()},
                 "seeds": [outcome.cell.seed for outcome in group if outcome.result is not None],
                 "errors": {str(outcome.cell.seed): outcome.error for outcome in group if outcome.error},
                 "validation_accuracy": _mean(result["validation"]["average_accuracy"] for result in results),
@@ -117,6 +133,11 @@ def choose(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
             best = max(whole, key=lambda row: (row["validation_accuracy"], -(row["validation_forgetting"] or 0)))
             best["best"] = True
     return rows
+
+
+def _for_json(value: Any) -> Any:
+    """JSON knows no infinity; as_settings gives the word back as it is."""
+    return str(value) if isinstance(value, float) and math.isinf(value) else value
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

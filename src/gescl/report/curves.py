@@ -66,7 +66,10 @@ def draw_every_task(group: Group, look: Looks) -> Drawing:
         shades = [to_rgba(colour, 0.75 - 0.45 * task / tasks) for task in range(1, tasks)]
         panel.add_collection(LineCollection(lines, colors=shades, linewidths=0.9))
         panel.plot(steps, mean[:, 0], color=colour, linewidth=1.8)
-        panel.plot(steps, np.diag(mean), "o", color=colour, markersize=2.6)
+        known = ~np.isnan(mean)
+        measured = np.flatnonzero(known.any(axis=0))
+        learned = known.argmax(axis=0)[measured]  # the first accuracy of each task
+        panel.plot(steps[learned], mean[learned, measured], "o", color=colour, markersize=2.6)
         panel.set_title(shortened(label, 34))
         accuracy_axis(panel, lowest)
         at_bottom = place + columns >= len(means)

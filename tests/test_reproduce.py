@@ -52,7 +52,7 @@ def test_a_reproduction_tunes_runs_and_draws_and_does_nothing_twice(plan: Plan, 
     assert executor.ran[2:5] == ["gescl/0", "finetune/0", "joint/0"]
     assert "joint/1" not in executor.ran and "finetune/1" in executor.ran
     assert (report / "report.html").is_file()
-    assert (report / "figures" / "digits" / "first-task.png").is_file()
+    assert (report / "figures" / "tiny" / "first-task.png").is_file()
     page = (out / "results.md").read_text(encoding="utf-8")
     assert "| `gescl` | 2 |" in page and "| `joint` | 1 |" in page
     count = len(executor.ran)
@@ -61,7 +61,7 @@ def test_a_reproduction_tunes_runs_and_draws_and_does_nothing_twice(plan: Plan, 
     results = tmp_path / "results"
     assert collect(tmp_path / "out", results) > 0
     assert not list(results.rglob("model.gescl")) and not list(results.glob("**/tuning/**/result.json"))
-    assert list(results.glob("tuning/digits/gescl.json"))
+    assert list(results.glob("tuning/tiny/gescl.json"))
     assert results_page(results) == page.replace("out/", "results/")
 
 

@@ -22,7 +22,7 @@ ONE_SEED = ("joint",)
 
 @dataclass(frozen=True)
 class Plan:
-    """One experiment: tune on one recipe, run another with what was chosen."""
+    """One experiment: tune on one recipe, run another with what was chosen. All its runs bear its name."""
 
     name: str
     recipe: str
@@ -45,16 +45,22 @@ class Published:
     remark: str = ""
 
 
-#: By recipe and by the label of a run.
+#: By plan and by the label of a run.
 PUBLISHED: dict[str, dict[str, Published]] = {
     "cifar10-100": {
         "gescl": Published(0.745, 0.0008),
         "ags-cl": Published(0.760, remark="its authors, with the larger network ags6"),
+    },
+    "cifar10-100-ablation": {
+        "gescl": Published(0.745, 0.0008),
         "gescl+without-nu": Published(0.716, 0.013),
         "gescl+without-mu_s": Published(0.419, 0.44),
         "gescl+without-mu_p": Published(0.6912, 0.013),
     },
     "imagenet-50": {
+        "gescl": Published(0.771, 0.00007),
+    },
+    "imagenet-50-ablation": {
         "gescl": Published(0.771, 0.00007),
         "gescl+without-nu": Published(0.7510, 0.068),
         "gescl+without-mu_s": Published(0.5738, 0.349),
@@ -92,6 +98,5 @@ def chosen_plans(name: str, methods: Sequence[str] | None = None) -> list[Plan]:
 
 def _ablation_of(plan: Plan) -> Plan:
     variants = read_toml(shipped_recipes()["ablation"])["variants"]
-    return Plan(
-        f"{plan.name}-ablation", plan.recipe, plan.tuning, plan.tuning_settings, plan.grid, ("gescl",), variants
-    )
+    grid = plan.grid.with_name("ablation.toml")
+    return Plan(f"{plan.name}-ablation", plan.recipe, plan.tuning, plan.tuning_settings, grid, ("gescl",), variants)

@@ -29,7 +29,7 @@ def reproduce(
     from .report import write_report  # matplotlib is slow to import, and only needed here
     from .results import results_page
 
-    settings = [*plan.settings, *settings]
+    settings = [f"name={plan.name}", *plan.settings, *settings]
     chosen = tune(plan, out / "tuning", executor, settings, tell)
     cells = final_cells(plan, chosen, settings, seeds)
     tell(f"{plan.name}: {len(cells)} runs")

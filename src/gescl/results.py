@@ -72,14 +72,14 @@ def _tuning(folder: Path, path: Path) -> bool:
 
 def _order(group: Group) -> tuple[bool, int, str, str]:
     """Whole streams of the plans first, in their order."""
-    known = [plan.recipe for plan in plans()["all"]]
+    known = [plan.name for plan in plans()["all"]]
     place = known.index(group.name) if group.name in known else len(known)
     return len(group.tasks) == 1, place, group.name, group.detail
 
 
 def _not_run(groups: Sequence[Group]) -> list[str]:
     there = {group.name for group in groups}
-    return [name for name in dict.fromkeys(plan.recipe for plan in plans()["all"]) if name not in there]
+    return [plan.name for plan in plans()["all"] if plan.name not in there]
 
 
 def _section(folder: Path, group: Group) -> str:
@@ -104,11 +104,9 @@ def _section(folder: Path, group: Group) -> str:
 def _commands(folder: Path, group: Group) -> list[str]:
     """How the runs of a plan are made again, all at once; nothing where they are not in a budget's folder."""
     budgets = sorted({run.folder.relative_to(folder).parts[0] for run in group.runs} & set(BUDGETS))
-    named = [name for name, (plan, *_) in plans().items() if plan.recipe == group.name and name == plan.name]
+    named = [name for name, parts in plans().items() if name != "all" and group.name in [plan.name for plan in parts]]
     return [
-        f"All of them again: `gescl reproduce {name} --budget {budget} --seeds {len(group.seeds)}`"
-        + (" and `gescl reproduce ablation`" if any(map(_is_variant, group.methods)) else "")
-        + ".\n"
+        f"All of them again: `gescl reproduce {name} --budget {budget} --seeds {len(group.seeds)}`.\n"
         for name in named
         for budget in budgets
     ]
@@ -188,15 +186,14 @@ def _missing(group: Group) -> list[str]:
     """What the plans have and the group has not; only for a whole stream of a plan."""
     wanted = []
     for plan in plans()["all"]:
-        if plan.recipe == group.name and len(group.tasks) > 1:
+        if plan.name == group.name and len(group.tasks) > 1:
             wanted += [*plan.methods, *(f"gescl+{variant}" for variant in plan.variants)]
     return [f"`{label}`" for label in dict.fromkeys(wanted) if label not in group.methods]
 
 
 def _tuned(folder: Path, group: Group) -> list[str]:
-    tuning = {plan.tuning for plan in plans()["all"] if plan.recipe == group.name}
     tops = {folder / run.folder.relative_to(folder).parts[0] for run in group.runs if run.folder != folder}
-    files = [file for top in sorted(tops) for name in sorted(tuning) for file in top.glob(f"tuning/{name}/*.json")]
+    files = [file for top in sorted(tops) for file in top.glob(f"tuning/{group.name}/*.json")]
     rows = []
     for file in sorted(files, key=lambda file: METHODS.index(file.stem) if file.stem in METHODS else len(METHODS)):
         tried = json.loads(file.read_text(encoding="utf-8"))

@@ -43,6 +43,17 @@ def test_run_writes_a_result_and_says_where(tmp_path: Path) -> None:
         assert f"written to {folder}" in done.stdout
 
 
+def test_a_sweep_without_a_grid_runs_every_method_as_the_recipe_has_it(tmp_path: Path) -> None:
+    small = ("--set", "training.epochs=1", "--set", "stream.tasks=2")
+    both = ("sweep", "digits", "--method", "finetune", "--method", "frozen", *small)
+    done = gescl(*both, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "best of finetune" in done.stdout and "best of frozen" in done.stdout
+    assert (tmp_path / "sweeps/digits/frozen/seed-0/result.json").is_file()
+    refused = gescl(*both, "--random", "3", cwd=tmp_path)
+    assert refused.returncode != 0 and "--random draws settings from a grid" in refused.stderr
+
+
 def test_streams_are_listed(tmp_path: Path) -> None:
     done = gescl("data", "list", cwd=tmp_path)
     assert done.returncode == 0

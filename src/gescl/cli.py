@@ -96,8 +96,14 @@ def run(
 @app.command()
 def sweep(
     recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of a shipped recipe.")],
-    grid: Annotated[Path, typer.Option(help="TOML file: per method a table of lists or ranges of values to try.")],
     method: Annotated[list[str], typer.Option(help="A method to try settings of; repeat it for several.")],
+    grid: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML file: per method a table of lists or ranges of values to try. Without it every method is run as "
+            "the recipe has it."
+        ),
+    ] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Seed of a run; repeat it for several.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE for every cell.")] = None,
     random: Annotated[
@@ -113,7 +119,10 @@ def sweep(
     device: Device = "auto",
 ) -> None:
     """Try settings and choose the best of each method by validation accuracy. Goes on where it was stopped."""
-    cells = sweep_cells(recipe, read_grid(grid, method, random, random_seed), seed or [0], set_ or ())
+    if random and grid is None:
+        raise UsageError("--random draws settings from a grid: give its file by --grid")
+    grids = read_grid(grid, method, random, random_seed) if grid else {name: [{}] for name in method}
+    cells = sweep_cells(recipe, grids, seed or [0], set_ or ())
     executor = _executor(jobs, ray, cpus_per_run, gpus_per_run, data, device)
     rows = run_sweep(cells, out, executor, lines(len(cells), _say))
     for row in rows:

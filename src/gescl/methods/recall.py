@@ -27,19 +27,25 @@ class Recall:
 
     def __init__(self, net: MultiHeadNet, lesson: Lesson, batch_size: int = 256) -> None:
         ((_, split),) = lesson.train
-        self.net = net
+        self._heads = [net.head(task) for task in range(lesson.index)]
         self._draw = generator(lesson.seed, lesson.index, "heads to recall")
+        everyone = list(range(lesson.index))
         answers = []
         net.eval()
         with torch.no_grad():
             for images in torch.split(split.images, batch_size):
                 features = net.embed(images.to(net.mean.device), lesson.index)
-                answers.append([self._answer(head, features) for head in range(lesson.index)])
+                answers.append(self._ask(everyone, features))
         self.answers = [torch.cat(of_head) for of_head in zip(*answers, strict=True)]
 
-    def _answer(self, head: int, features: Tensor) -> Tensor:
-        linear = self.net.head(head)  # detached: old heads are not to move
-        return F.log_softmax(F.linear(features, linear.weight.detach(), linear.bias.detach()) / TEMPERATURE, dim=1)
+    def _ask(self, heads: list[int], features: Tensor) -> list[Tensor]:
+        """Log-probabilities by head, all heads in one product; detached, because old heads are not to move."""
+        asked = [self._heads[head] for head in heads]
+        weight = torch.cat([head.weight.detach() for head in asked])
+        bias = torch.cat([head.bias.detach() for head in asked])
+        logits = F.linear(features, weight, bias) / TEMPERATURE
+        parts = torch.split(logits, [head.out_features for head in asked], dim=1)
+        return [F.log_softmax(part, dim=1) for part in parts]
 
     def departure(self, lesson: Lesson) -> Tensor:
         """How far the old heads' answers to the batch have moved: Σ over heads of T²·KL(recorded ‖ now).
@@ -48,12 +54,7 @@ class Recall:
         """
         heads = torch.randperm(len(self.answers), generator=self._draw)[:HEADS_PER_STEP].tolist()
         moved = [
-            F.kl_div(
-                self._answer(head, lesson.features),
-                self.answers[head][lesson.batch],
-                reduction="batchmean",
-                log_target=True,
-            )
-            for head in heads
+            F.kl_div(now, self.answers[head][lesson.batch], reduction="batchmean", log_target=True)
+            for head, now in zip(heads, self._ask(heads, lesson.features), strict=True)
         ]
         return TEMPERATURE**2 * len(self.answers) / len(heads) * torch.stack(moved).sum()

@@ -36,7 +36,7 @@ def test_means_deviations_and_published_figures_stand_side_by_side(tmp_path: Pat
     write_run(tmp_path, "joint", name="cifar10-100", accuracy=[[None], [None, None], [0.9, 0.9, 0.9]])
     page = results_page(tmp_path)
     assert line(page, "`gescl`", "2") == (
-        "| `gescl` | 2 | 0.750 ± 0.071 | 0.000 ± 0.000 | 0.750 ± 0.071 | 1.000 ± 0.000 | 83.3% | 0.745 | 0.0008 |"
+        "| `gescl` | 2 | 0.750 ± 0.071 | 0.0000 ± 0.0000 | 0.750 ± 0.071 | 1.000 ± 0.000 | 83.3% | 0.745 | 0.0008 |"
     )
     assert line(page, "`joint`", "1").endswith("| 0.900 | – | 0.900 | – | 100.0% | – | – |")
     assert "Not run yet: `ags-cl`, `hat`" in page and "## cifar10-100-ablation\n\nNot run yet." in page

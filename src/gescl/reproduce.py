@@ -36,8 +36,7 @@ def reproduce(
     outcomes = run_cells(cells, out / "runs", executor, lines(len(cells), tell))
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     report = out / "report" / plan.name
-    labels = {cell.recipe.label for cell in cells}
-    write_report(out / "runs" / cells[0].recipe.name, report, labels)
+    write_report(out / "runs" / plan.name, report)
     write_bytes(out / "results.md", results_page(out).encode())
     if failed:
         raise DataError(f"{plan.name}: {len(failed)} of {len(cells)} runs failed; the report is without them")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gescl import Experiment, demo, load_recipe
+from gescl import Experiment, Recipe, demo, load_recipe
 from gescl.report import writer
 from gescl.report.curves import draw_first_task
 
@@ -42,7 +42,7 @@ def test_a_folder_without_a_run_is_one_message_and_exit_code_1(tmp_path: Path) -
 def test_the_demonstration_ends_with_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def quick(name: str, method: str, settings: list[str]) -> object:
+    def quick(name: str, method: str, settings: list[str]) -> Recipe:
         return load_recipe("digits", method=method, settings=["training.epochs=1", "stream.tasks=2"])
 
     monkeypatch.setattr(demo, "load_recipe", quick)
@@ -52,4 +52,4 @@ def test_the_demonstration_ends_with_the_report(
     assert "digits-methods" in page.read_text(encoding="utf-8")
     said = capsys.readouterr().out
     assert said.rstrip().endswith(f"Report: {page}")
-    assert all(Experiment(load_recipe("digits", method=m), 0, tmp_path).finished() for m in demo.METHODS)
+    assert all(Experiment(quick("digits", m, []), 0, tmp_path).finished() for m in demo.METHODS)

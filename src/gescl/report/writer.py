@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import DataError
@@ -45,15 +45,13 @@ DRAWERS: tuple[Drawer, ...] = (
 )
 
 
-def write_report(runs: Path, out: Path, methods: Collection[str] | None = None) -> Path:
-    """Write the report of all runs below a folder, or of some methods' (and variants'), and return its page's path.
+def write_report(runs: Path, out: Path) -> Path:
+    """Write the report of all runs below a folder, and return the path of its page.
 
     `out` gets `report.html`, `figures/GROUP/NAME.{png,svg,pdf}` and `tables/GROUP/NAME.{csv,md,tex}`. Runs that cannot
     be shown are left out, and the page says why; a folder without a single good run is an error.
     """
     good, left_out = read_runs(runs)
-    if methods is not None:
-        good = [run for run in good if run.result.method in methods]
     if not good:
         reasons = "".join(f"\n  {item.folder}: {item.reason}" for item in left_out[:5])
         raise DataError(f"{runs} holds no finished run{reasons}")

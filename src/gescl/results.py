@@ -3,8 +3,9 @@
     python -m gescl.results results docs/results.md --collect OUT
 
 reads every run below `results/` (`result.json` and `recipe.toml`) and what was tuned
-(`tuning/EXPERIMENT/METHOD.json`), and writes the page. `--collect` first copies these small files from a folder that `gescl reproduce` wrote. Every number on
-the page is computed from the files; what has not been run is said to be missing.
+(`tuning/EXPERIMENT/METHOD.json`), and writes the page. `--collect` first copies these small files from a folder that
+`gescl reproduce` wrote. Every number on the page is computed from the files; what has not been run is said to be
+missing.
 """
 
 from __future__ import annotations

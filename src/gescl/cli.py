@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from .cli_models import models_app
 from .cluster import RayCluster
 from .demo import run_demo
 from .errors import DataError, GesclError, UsageError, unknown
@@ -22,9 +23,10 @@ from .process import prepare_process
 from .progress import PlainView, Watcher, share, watch
 from .recipe import load_recipe
 from .reproduce import reproduce
-from .streams import STREAMS
+from .streams import STREAMS, load_stream
 from .streams.catalog import STREAM_SETS, data_folder, sets_of
 from .streams.download import download
+from .streams.export import export_stream
 from .sweep import lines, run_sweep, sweep_cells
 from .tensorboard import TensorBoardLog
 
@@ -37,6 +39,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="The data sets behind the streams.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+app.add_typer(models_app)
 console = Console()
 
 Out = Annotated[Path, typer.Option(help="Folder the runs are written to.")]
@@ -235,6 +238,20 @@ def data_download(
         return
     for collected in sets_of(name):
         download(collected, data_folder(data), lambda line: console.print(line, soft_wrap=True, highlight=False))
+
+
+@data_app.command("export")
+def data_export(
+    name: Annotated[str, typer.Argument(help="A stream, as in gescl data list.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Folder to write TASK/train/CLASS/*.png and TASK/test/CLASS/*.png to.")
+    ],
+    tasks: Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks.")] = None,
+    data: Data = None,
+) -> None:
+    """Write a stream out as folders of images, as gescl learn takes them."""
+    for written in export_stream(load_stream(name, data=data, tasks=tasks), folder):
+        console.print(f"written: {written}", soft_wrap=True, highlight=False)
 
 
 def main() -> None:

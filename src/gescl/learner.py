@@ -17,6 +17,7 @@ from .methods import Gescl, Keeper, Lesson, Method, method_class
 from .methods.method import Capacity
 from .modelfile import load_model, save_model
 from .networks.cnn import Shape, build_trunk
+from .networks.foreign import load_weights
 from .networks.multihead import MultiHeadNet
 from .progress import epoch_bar
 from .randomness import seeded
@@ -33,7 +34,8 @@ class Learner:
             learner.learn(task)
         learner.predict(images, task="8-9").labels
 
-    `network` is the name of a shipped one or a trunk of your own: an `nn.Module` from images to flat features.
+    `network` is the name of a shipped one, of one of timm's ("timm:resnet18"), or a trunk of your own: an `nn.Module`
+    from images to flat features. `weights` is a safetensors file that it starts from, drawn weights unless given.
     While it lives, a learner keeps the validation and test images of its tasks to fill the accuracy matrix; they are
     not saved with it, and training images are never kept (except by `joint`).
     """
@@ -46,6 +48,7 @@ class Learner:
         training: Training | None = None,
         device: str = "auto",
         seed: int = 0,
+        weights: str | Path | None = None,
         on_epoch: Callable[[Epoch], None] | None = None,
         progress: bool = True,
     ) -> None:
@@ -56,6 +59,7 @@ class Learner:
         self.training = training or Training()
         self.device = _device(device)
         self.seed = seed
+        self.weights = weights
         self.on_epoch = on_epoch
         self.progress = progress
         self.records: list[TaskRecord] = []
@@ -188,7 +192,7 @@ class Learner:
 
     def predict(self, images: Any, task: str) -> Prediction:
         """Labels and probabilities of images (uint8, N×C×H×W or N×H×W×C, numpy or torch) for a learned task."""
-        index = self._index(task)
+        index = self.index(task)
         probabilities = self._probabilities(self._images(images), index)
         classes = self.records[index].classes
         return Prediction([classes[k] for k in probabilities.argmax(1).tolist()], probabilities, task)
@@ -198,7 +202,7 @@ class Learner:
 
         It is a guess: every head knows only its own task's images, and some are sure of what they have never seen.
         """
-        self._index(self.tasks[0] if self.records else "")
+        self.index(self.tasks[0] if self.records else "")
         batch = self._images(images)
         heads = [self._probabilities(batch, index) for index in range(len(self.records))]
         guesses = []
@@ -225,7 +229,7 @@ class Learner:
     def evaluate(self, task: Task, split: Literal["train", "val", "test"] = "test") -> float | None:
         """Accuracy on a learned task's images; None if there are none."""
         images: Split | None = getattr(task, split)
-        index = self._index(task.name)
+        index = self.index(task.name)
         if images is None:
             return None
         self._check_shape(images.images.shape[1:], f"task {task.name!r}")
@@ -251,6 +255,8 @@ class Learner:
     def _start(self, task: Task) -> None:
         with seeded(self.seed, "network"):
             trunk = build_trunk(self.network, task.shape) if isinstance(self.network, str) else self.network
+        if self.weights is not None:
+            load_weights(trunk, Path(self.weights))
         mean, std = _pixel_moments(task.train.images)
         self.attach(trunk, task.shape, mean, std)
 
@@ -266,7 +272,8 @@ class Learner:
             validate(self.net, [(index, split)])[1] if split is not None else None for index, split in enumerate(splits)
         )
 
-    def _index(self, task: str) -> int:
+    def index(self, task: str) -> int:
+        """Which of the tasks learned, counted from 0, has that name."""
         if task not in self.tasks:
             raise UsageError(unknown("task", task, self.tasks) if self.tasks else "nothing has been learned yet")
         return self.tasks.index(task)
@@ -278,7 +285,7 @@ class Learner:
                 "learn new classes or images under a new name"
             )
         for known in earlier:
-            self._index(known.name)
+            self.index(known.name)
         if self._net is not None:
             self._check_shape(task.train.images.shape[1:], f"task {task.name!r}")
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..errors import UsageError, unknown
+from .foreign import timm_trunk
 from .resnet import resnet18, resnet20
 
 Shape = tuple[int, int, int]
@@ -21,9 +22,7 @@ def build_trunk(name: str, shape: Shape) -> nn.Module:
 
     Its initialisation draws from torch's global generator.
     """
-    if name not in NETWORKS:
-        raise UsageError(unknown("network", name, NETWORKS))
-    trunk = NETWORKS[name](shape[0])
+    trunk = timm_trunk(name.removeprefix("timm:"), shape[0]) if name.startswith("timm:") else _shipped(name, shape[0])
     try:
         with torch.no_grad():
             trunk.eval()(torch.zeros(1, *shape))
@@ -32,6 +31,12 @@ def build_trunk(name: str, shape: Shape) -> nn.Module:
             f"network {name!r} cannot take images of {shape[1]}×{shape[2]} pixels: they are too small for its pooling"
         ) from error
     return trunk.train()
+
+
+def _shipped(name: str, channels: int) -> nn.Module:
+    if name not in NETWORKS:
+        raise UsageError(unknown("network", name, NETWORKS))
+    return NETWORKS[name](channels)
 
 
 def small(channels: int) -> nn.Module:

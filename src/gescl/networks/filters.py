@@ -11,7 +11,7 @@ Nothing else in the project knows about flatten, concatenation, groups or residu
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,8 +140,14 @@ class FilterGraph:
         self.norms = tuple((module, found.ids(channels).to(device)) for module, channels in found.norms)
         #: False where a filter at zero would leave it by itself, because its activation has a slope there.
         self.rests_at_zero = found.rests_at_zero
-        self._owners = tuple((module, found.ids(channels).to(device)) for module, channels in found.owners)
+        #: Modules that own filters' weights, and those filters.
+        self.owners = tuple((module, found.ids(channels).to(device)) for module, channels in found.owners)
         self.module = found.module
+
+    def named(self, modules: Iterable[tuple[nn.Module, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        """Modules of the trunk by their names in it."""
+        names = {module: name for name, module in self.trunk.named_modules()}
+        return ((names[module], filters) for module, filters in modules)
 
     def per_layer(self, values: Tensor) -> Iterator[Tensor]:
         """A vector over all filters, layer by layer."""
@@ -174,7 +180,7 @@ class FilterGraph:
     @torch.no_grad()
     def redraw(self, which: Tensor) -> None:
         """Draw the marked filters anew by their layers' own initialisation (from torch's global generator)."""
-        for module, filters in self._owners:
+        for module, filters in self.owners:
             fresh = copy.deepcopy(module)
             fresh.reset_parameters()  # type: ignore[operator]  # convolutions, linear layers and batch-norms have it
             chosen = which[filters]

@@ -1,0 +1,66 @@
+"""Networks from elsewhere: of timm by name, of the user's own code, and weights that the user has."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import nn
+
+from ..errors import DataError, UsageError, unknown
+
+
+def timm_trunk(name: str, channels: int) -> nn.Module:
+    """A network of timm's, by name and without its classifier; its weights are drawn, nothing is downloaded."""
+    try:
+        import timm
+    except ImportError as error:
+        raise UsageError(f"network 'timm:{name}' needs an extra: pip install 'gescl[timm]' ({error})") from error
+    known = timm.list_models()
+    if name not in known:  # a name with a colon would make timm ask the network
+        raise UsageError(
+            unknown("network of timm", name, known[:0]).removesuffix(" (known: )") + "; see timm.list_models()"
+        )
+    trunk: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, in_chans=channels)
+    return trunk
+
+
+def own_trunk(source: str) -> nn.Module:
+    """The trunk that `package.module:factory` makes when called; the current folder is searched too."""
+    module, _, factory = source.partition(":")
+    folder = str(Path.cwd())
+    sys.path.insert(0, folder)
+    try:
+        trunk = getattr(importlib.import_module(module), factory)()
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"--network {source}: {error}; write package.module:factory") from error
+    except TypeError as error:
+        raise UsageError(f"--network {source}: {factory} must be callable without arguments: {error}") from error
+    finally:
+        sys.path.remove(folder)
+    if not isinstance(trunk, nn.Module):
+        raise UsageError(f"--network {source}: it gives a {type(trunk).__name__}, not an nn.Module")
+    return trunk
+
+
+def load_weights(trunk: nn.Module, path: Path) -> None:
+    """Put weights the user has, a safetensors file, into a trunk; those of a classifier are left out."""
+    try:
+        found = safetensors.torch.load_file(path)
+    except FileNotFoundError as error:
+        raise DataError(f"weights {path} do not exist") from error
+    except (OSError, safetensors.SafetensorError) as error:
+        raise DataError(f"weights {path} cannot be read as safetensors: {error}") from error
+    with torch.no_grad():
+        for name, tensor in trunk.state_dict().items():
+            if name not in found:
+                raise DataError(f"weights {path} lack {name!r}: they are of another network")
+            if found[name].shape != tensor.shape:
+                raise DataError(
+                    f"weights {path}: {name!r} is {list(found[name].shape)}, the network has {list(tensor.shape)}"
+                )
+            tensor.copy_(found[name])

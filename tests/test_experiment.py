@@ -113,7 +113,7 @@ def test_of_two_at_one_run_the_second_waits_and_then_has_the_result(
     results: list[dict[str, Any]] = []
     thread = threading.Thread(target=lambda: results.append(second.run(resume=True)))
     thread.start()
-    while not caplog.records:  # it says that it waits
+    while thread.is_alive() and not caplog.records:  # it says that it waits
         thread.join(0.01)
     assert "another process is at this run" in caplog.text and not results
     assert len(list(steps)) == 2

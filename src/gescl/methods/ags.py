@@ -39,6 +39,7 @@ class AgsClKeeper(FilterKeeper[AgsCl]):
     def begin_task(self, lesson: Lesson) -> None:
         self.find_frozen()
         self.plan(lambda layer: self.strength[layer.slice])
+        self.measure_statistics(lesson)
 
     def end_epoch(self, lesson: Lesson) -> None:
         self.prox_after_epoch(lesson)
@@ -54,6 +55,7 @@ class AgsClKeeper(FilterKeeper[AgsCl]):
     @torch.no_grad()
     def end_task(self, lesson: Lesson) -> None:
         """ω ← ηω + mean activation; important is what has ω > 0."""
+        self.let_statistics_follow(lesson)
         ((head, split),) = lesson.train
         mean = activation_moments(self.net, head, split)[0].float()
         self.mark(mean, mean > 0, self.method.eta)

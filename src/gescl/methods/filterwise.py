@@ -21,6 +21,7 @@ from ..networks.multihead import MultiHeadNet
 from ..randomness import generator, seeded
 from ..streams.task import Split
 from .method import Capacity, Keeper, Lesson, Method
+from .statistics import Statistics, estimate_statistics
 
 log = logging.getLogger("gescl")
 
@@ -55,6 +56,7 @@ class FilterKeeper(Keeper[M]):
         self.last_importance = torch.zeros(net.graph.size, device=device)
         self.redrawn = torch.zeros_like(self.important)
         self._frozen: list[tuple[Tensor, Tensor]] = []
+        self._statistics: Statistics = []
 
     def plan(self, strength: Callable[[FilterLayer], Tensor]) -> None:
         """Before a task: which filters are held, how strongly and where, and which are free."""
@@ -65,6 +67,17 @@ class FilterKeeper(Keeper[M]):
             anchor = layer.matrix()[held]  # section 4: the anchor is what stands now
             self._plans.append(Plan(number, layer, held, anchor, strength(layer)[held], free))
         self._dead = torch.cat([~layer.matrix().any(dim=1) for layer in self.net.graph.layers])
+
+    def measure_statistics(self, lesson: Lesson) -> None:
+        """Before a task: what the trunk as it is makes of its images, for `let_statistics_follow`."""
+        self._statistics = estimate_statistics(self.net, lesson) if lesson.index else []
+
+    def let_statistics_follow(self, lesson: Lesson) -> None:
+        """After a task: old tasks' batch-norm statistics go with the important filters that moved."""
+        fixed = self.fixed(lesson)
+        if self._statistics:
+            estimate_statistics(self.net, lesson)
+            self.net.follow_statistics(self.important if fixed is None else self.important & ~fixed, self._statistics)
 
     def hold(self, rows: Tensor, plan: Plan, lr: float) -> Tensor:
         """The important filters of a layer after the prox of the stability term."""
@@ -172,26 +185,6 @@ class FilterKeeper(Keeper[M]):
 
     def _full_layers(self) -> set[str]:
         return {name for name, free in self.capacity().free.items() if free == 0}
-
-
-@torch.no_grad()
-def estimate_statistics(net: MultiHeadNet, lesson: Lesson) -> None:
-    """Batch-norm statistics of the weights as they are, over the training images: the mean of all batches'."""
-    norms = [norm for norm, _ in net.graph.norms if norm.track_running_stats]
-    if not norms:
-        return
-    momenta = [norm.momentum for norm in norms]
-    net.eval()  # no dropout
-    for norm in norms:
-        norm.train().reset_running_stats()
-        norm.momentum = None
-    order = generator(lesson.seed, lesson.index, "batch-norm statistics")
-    for head, split in lesson.train:
-        for index in torch.split(torch.randperm(len(split), generator=order), lesson.batch_size):
-            if len(index) > 1:
-                net.embed(split.images[index], head)
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
 
 
 @torch.inference_mode()

@@ -98,6 +98,7 @@ class GesclKeeper(FilterKeeper[Gescl]):
         if self.method.zero_freeze:
             self.find_frozen()
         self.plan(self._strength)
+        self.measure_statistics(lesson)
         if math.isinf(self.method.mu_s):  # what is all fixed gets no gradient, and need not be put back
             self._plans = [plan for plan in self._plans if len(plan.free)]
         moves = not math.isinf(self.method.mu_s)  # else old heads' answers cannot change
@@ -166,6 +167,7 @@ class GesclKeeper(FilterKeeper[Gescl]):
     @torch.no_grad()
     def end_task(self, lesson: Lesson) -> None:
         self.recall = None  # the images are gone, and so is what was said of them
+        self.let_statistics_follow(lesson)
         ((head, split),) = lesson.train
         mean, std = activation_moments(self.net, head, split)
         measured = mean if self.method.importance == "mean" else std

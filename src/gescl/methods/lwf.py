@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from ..networks.multihead import MultiHeadNet
 from .method import Keeper, Lesson, Method
 from .recall import Recall
+from .statistics import estimate_statistics
 
 
 class Lwf(Method):
@@ -27,6 +29,7 @@ class LwfKeeper(Keeper[Lwf]):
     recall: Recall | None = None
 
     def begin_task(self, lesson: Lesson) -> None:
+        self.before = estimate_statistics(self.net, lesson) if lesson.index else []
         self.recall = Recall(self.net, lesson) if lesson.index and self.method.lam else None
 
     def penalty(self, lesson: Lesson) -> Tensor | None:
@@ -34,3 +37,7 @@ class LwfKeeper(Keeper[Lwf]):
 
     def end_task(self, lesson: Lesson) -> None:
         self.recall = None  # the images are gone, and so is what was said of them
+        if self.before:
+            estimate_statistics(self.net, lesson)
+            everywhere = torch.ones(self.net.graph.size, dtype=torch.bool, device=self.net.mean.device)
+            self.net.follow_statistics(everywhere, self.before)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..errors import UsageError
 from .cnn import Shape
 from .filters import FilterGraph
+from .operations import BatchNorm
 
 
 class MultiHeadNet(nn.Module):
@@ -122,17 +123,39 @@ class MultiHeadNet(nn.Module):
         Theirs are of what those filters were before they were drawn anew, often at zero: a variance near zero would
         make any later use of the filter deafening in an old task.
         """
+        earlier = self._earlier()
+        for place, norm, filters in self.norms():
+            for kept in earlier:
+                for offset, now in enumerate(statistics_of(norm)):
+                    kept[place + offset] = torch.where(which[filters], now, kept[place + offset])
+
+    @torch.no_grad()
+    def follow_statistics(self, which: Tensor, before: list[tuple[Tensor, Tensor]]) -> None:
+        """Take earlier tasks' batch-norm statistics of the marked filters along with the newest one's.
+
+        `before` is what that task's were, mean and variance, with the trunk that the earlier ones belong to. What a
+        filter now gives is taken for a multiple of what it gave, plus a constant: exact where that is so.
+        """
+        earlier = self._earlier()
+        for (place, norm, filters), (mean, variance) in zip(self.norms(), before, strict=True):
+            now_mean, now_variance = statistics_of(norm)
+            grown = (now_variance + norm.eps) / (variance + norm.eps)
+            for kept in earlier:
+                taken_along = now_mean + grown.sqrt() * (kept[place] - mean), kept[place + 1] * grown
+                for offset, value in enumerate(taken_along):
+                    kept[place + offset] = torch.where(which[filters], value, kept[place + offset])
+
+    def norms(self) -> list[tuple[int, BatchNorm, Tensor]]:
+        """The batch-norms that keep statistics: where these are among the running ones, the layer, and its filters."""
+        places = {id(buffer): place for place, buffer in enumerate(self._running())}
+        kept = [(norm, filters) for norm, filters in self.graph.norms if norm.track_running_stats]
+        return [(places[id(norm.running_mean)], norm, filters) for norm, filters in kept]
+
+    def _earlier(self) -> list[list[Tensor]]:
+        """What the tasks before the newest keep."""
         newest = len(self.heads) - 1
         self.select(newest)
-        places = {id(buffer): place for place, buffer in enumerate(self._running())}
-        for norm, filters in self.graph.norms:
-            marked = which[filters]
-            for buffer in (norm.running_mean, norm.running_var):
-                if buffer is not None and marked.any():
-                    place = places[id(buffer)]
-                    for task in range(newest):
-                        kept = self._statistics[task]
-                        kept[place] = torch.where(marked, buffer, kept[place])
+        return [self._statistics[task] for task in range(newest)]
 
     def task_state(self) -> dict[str, Tensor]:
         """What belongs to one task alone, besides its head: to be saved with the weights."""
@@ -176,3 +199,9 @@ class MultiHeadNet(nn.Module):
 
     def _sample(self) -> Tensor:
         return torch.zeros(2, *self.shape, device=self.mean.device)
+
+
+def statistics_of(norm: BatchNorm) -> tuple[Tensor, Tensor]:
+    """Running mean and variance, of a batch-norm that keeps them."""
+    assert norm.running_mean is not None and norm.running_var is not None
+    return norm.running_mean, norm.running_var

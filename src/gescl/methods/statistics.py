@@ -1,0 +1,41 @@
+"""Batch-norm statistics of the weights as they are.
+
+Every task has statistics of its own, which are swapped in with its head. When a later task moves the weights, those of
+earlier tasks are of weights that are no more, and their images are gone. What can be had is how far the new images'
+statistics have moved: measured before and after, old tasks' statistics are taken along (`follow_statistics`).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..networks.multihead import MultiHeadNet, statistics_of
+from ..randomness import generator
+from .method import Lesson
+
+#: Mean and variance of every batch-norm, in the order of `net.norms()`.
+Statistics = list[tuple[Tensor, Tensor]]
+
+
+@torch.no_grad()
+def estimate_statistics(net: MultiHeadNet, lesson: Lesson) -> Statistics:
+    """Set the task's statistics to the mean of all batches' of its training images, and give a copy of them."""
+    norms = [norm for _, norm, _ in net.norms()]
+    if not norms:
+        return []
+    momenta = [norm.momentum for norm in norms]
+    net.select(lesson.index)
+    net.eval()  # no dropout
+    for norm in norms:
+        norm.train().reset_running_stats()
+        norm.momentum = None
+    order = generator(lesson.seed, lesson.index, "batch-norm statistics")
+    for _, split in lesson.train:
+        for index in torch.split(torch.randperm(len(split), generator=order), lesson.batch_size):
+            if len(index) > 1:
+                net.embed(split.images[index].to(net.mean.device), lesson.index)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    net.eval()
+    return [(mean.clone(), variance.clone()) for mean, variance in map(statistics_of, norms)]

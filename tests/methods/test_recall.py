@@ -30,8 +30,9 @@ class Moved:
 
     def __init__(self, heads: int) -> None:
         self.net, self.lesson, seen = linear_model(classes=4, images=24)
-        for _ in range(heads):
-            nn.init.normal_(self.net.add_head(3).weight, generator=torch.Generator().manual_seed(len(self.net.heads)))
+        for number in range(heads):  # of three and of four classes in turn
+            draw = torch.Generator().manual_seed(number)
+            nn.init.normal_(self.net.add_head(3 + number % 2).weight, generator=draw)
         self.lesson.index = heads
         self.recall = Recall(self.net, self.lesson, batch_size=7)
         then = outputs(self.net, seen)

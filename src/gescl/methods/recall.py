@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ..networks.multihead import MultiHeadNet
 from ..randomness import generator
@@ -20,6 +21,10 @@ TEMPERATURE = 2.0
 
 #: At most so many old heads are asked per step, drawn anew each time: the cost does not grow with the tasks.
 HEADS_PER_STEP = 8
+EVERYONE = slice(None)
+
+#: What a class scores that a head does not have: heads are padded to the same number of classes.
+NEVER = -1e9
 
 
 class Recall:
@@ -27,34 +32,30 @@ class Recall:
 
     def __init__(self, net: MultiHeadNet, lesson: Lesson, batch_size: int = 256) -> None:
         ((_, split),) = lesson.train
-        self._heads = [net.head(task) for task in range(lesson.index)]
+        heads = [net.head(task) for task in range(lesson.index)]
+        self._weight = pad_sequence([head.weight.detach() for head in heads], batch_first=True)
+        self._bias = pad_sequence([head.bias.detach() for head in heads], batch_first=True, padding_value=NEVER)
         self._draw = generator(lesson.seed, lesson.index, "heads to recall")
-        everyone = list(range(lesson.index))
-        answers = []
         net.eval()
         with torch.no_grad():
-            for images in torch.split(split.images, batch_size):
-                features = net.embed(images.to(net.mean.device), lesson.index)
-                answers.append(self._ask(everyone, features))
-        self.answers = [torch.cat(of_head) for of_head in zip(*answers, strict=True)]
+            batches = torch.split(split.images, batch_size)
+            answers = [self._ask(net.embed(images.to(net.mean.device), lesson.index)) for images in batches]
+        #: Log-probabilities, images × heads × classes.
+        self.answers = torch.cat(answers)
 
-    def _ask(self, heads: list[int], features: Tensor) -> list[Tensor]:
-        """Log-probabilities by head, all heads in one product; detached, because old heads are not to move."""
-        asked = [self._heads[head] for head in heads]
-        weight = torch.cat([head.weight.detach() for head in asked])
-        bias = torch.cat([head.bias.detach() for head in asked])
-        logits = F.linear(features, weight, bias) / TEMPERATURE
-        parts = torch.split(logits, [head.out_features for head in asked], dim=1)
-        return [F.log_softmax(part, dim=1) for part in parts]
+    def _ask(self, features: Tensor, heads: Tensor | slice = EVERYONE) -> Tensor:
+        """What heads say, all in one product."""
+        weight, bias = self._weight[heads].flatten(0, 1), self._bias[heads].flatten()
+        logits = F.linear(features, weight, bias).view(len(features), -1, self._bias.shape[1])
+        return F.log_softmax(logits / TEMPERATURE, dim=2)
 
     def departure(self, lesson: Lesson) -> Tensor:
         """How far the old heads' answers to the batch have moved: Σ over heads of T²·KL(recorded ‖ now).
 
         Where there are more old heads than are asked per step, the sum is estimated from those asked.
         """
-        heads = torch.randperm(len(self.answers), generator=self._draw)[:HEADS_PER_STEP].tolist()
-        moved = [
-            F.kl_div(now, self.answers[head][lesson.batch], reduction="batchmean", log_target=True)
-            for head, now in zip(heads, self._ask(heads, lesson.features), strict=True)
-        ]
-        return TEMPERATURE**2 * len(self.answers) / len(heads) * torch.stack(moved).sum()
+        there = len(self._bias)
+        heads = torch.randperm(there, generator=self._draw)[:HEADS_PER_STEP] if there > HEADS_PER_STEP else EVERYONE
+        recorded, now = self.answers[lesson.batch][:, heads], self._ask(lesson.features, heads)
+        moved = F.kl_div(now, recorded, reduction="sum", log_target=True) / len(now)
+        return TEMPERATURE**2 * max(1.0, there / HEADS_PER_STEP) * moved

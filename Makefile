@@ -1,5 +1,6 @@
 # make demo    watch it work            make test    what CI runs
 # make setup   only install             make check   format, lint, types
+# make bench   measure what docs/performance.md says; about a quarter of an hour
 # make test-browser, make test-ray   parts of make test that need more: Chromium, where there is one; a Ray cluster
 
 PYTHON ?= python3
@@ -8,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CLUSTER := tests/test_cluster.py
 
-.PHONY: setup demo test test-ray test-browser check format clean
+.PHONY: setup demo bench test test-ray test-browser check format clean
 
 setup: $(STAMP)
 
@@ -20,6 +21,11 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: setup
 	@$(BIN)/gescl demo
+
+bench: setup
+	@for name in loop tricks overhead importance prox growth peers; do \
+		echo "$$name"; $(BIN)/python bench/$$name.py || exit 1; done
+	@$(BIN)/python bench/document.py
 
 check: setup
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run 'make format'"; exit 1; }

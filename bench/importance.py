@@ -1,6 +1,6 @@
 """What measuring importance costs: EWC's Fisher, MAS and GESCL's Γ, beside plain passes over the same images.
 
-    python bench/importance.py [--images 5000] [--repeats 5] [--out results/bench-importance.json]
+    python bench/importance.py [--repeats 5] [--out results/bench-importance.json]
 
 Times are CPU time per image on one thread; every figure is a ratio between things timed alternately in this one run.
 The loop over single images is timed on a part of them.
@@ -8,11 +8,9 @@ The loop over single images is timed on a part of them.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
@@ -22,11 +20,13 @@ from gescl.methods.filterwise import activation_moments
 from gescl.methods.method import Lesson
 from gescl.networks.cnn import build_trunk
 from gescl.networks.multihead import MultiHeadNet
-from gescl.store import write_json
+from gescl.process import prepare_process
 from gescl.streams.task import Split, Task
+from timing import arguments, write
 
 BATCH = 256
-SINGLE = 200  # images for the loop over single ones
+IMAGES = 256
+SINGLE = 50  # images for the loop over single ones
 
 
 def prepared(network: str, shape: tuple[int, int, int], images: int) -> tuple[MultiHeadNet, Lesson]:
@@ -81,29 +81,28 @@ def measure(network: str, shape: tuple[int, int, int], images: int, repeats: int
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--images", type=int, default=5000)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=Path("results/bench-importance.json"))
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    options = arguments(__doc__, "importance", repeats=5)
+    prepare_process(threads=1)
     results = []
-    print("network   EWC: loop/pass  pass/(fwd+bwd)   MAS: loop/pass  pass/(fwd+bwd)   Γ: pass/fwd  images/s EWC")
+    print("network   in forward passes: Γ   EWC   MAS     EWC, MAS: faster than image by image")
     for network, shape in (("paper3", (3, 32, 32)), ("ags6", (3, 32, 32)), ("small", (1, 28, 28))):
-        took = measure(network, shape, arguments.images, arguments.repeats)
+        took = measure(network, shape, IMAGES, options.repeats)
         ratios = {
-            "ewc_faster_than_loop": took["single_images"] / took["ewc"],
-            "ewc_per_forward_backward": took["ewc"] / took["forward_backward"],
-            "mas_faster_than_loop": took["single_images"] / took["mas"],
-            "mas_per_forward_backward": took["mas"] / took["forward_backward"],
             "gamma_per_forward": took["gamma"] / took["forward"],
+            "ewc_per_forward": took["ewc"] / took["forward"],
+            "mas_per_forward": took["mas"] / took["forward"],
+            "forward_backward_per_forward": took["forward_backward"] / took["forward"],
+            "ewc_faster_than_loop": took["single_images"] / took["ewc"],
+            "mas_faster_than_loop": took["single_images"] / took["mas"],
         }
-        print(f"{network:8}", *(f"{ratio:14.2f}" for ratio in ratios.values()), f"{1 / took['ewc']:13.0f}")
-        results.append({"network": network, "shape": shape, "ewc_images_per_second": 1 / took["ewc"], **ratios})
-    write_json(
-        arguments.out,
-        {"threads": 1, "images": arguments.images, "torch": torch.__version__, "ratios": results},
-    )
+        print(
+            f"{network:8}  {ratios['gamma_per_forward']:21.2f} {ratios['ewc_per_forward']:5.2f} "
+            f"{ratios['mas_per_forward']:5.2f}     {ratios['ewc_faster_than_loop']:.2f}, "
+            f"{ratios['mas_faster_than_loop']:.2f}",
+            flush=True,
+        )
+        results.append({"network": network, "shape": shape, **ratios})
+    write(options.out, options.repeats, {"images": IMAGES, "ratios": results})
 
 
 if __name__ == "__main__":

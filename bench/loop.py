@@ -8,7 +8,7 @@ All train the same network with the same optimiser on as many images of the same
 from __future__ import annotations
 
 import random
-from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from subjects import CLASSES, made_split, our_loop
-from timing import Work, alternately, arguments, medians, ratio, write
+from timing import Work, arguments, medians, ratio, turns, write
 
-IMAGES = 512  # a repeat: few steps, so that the subjects take turns quickly
+IMAGES = 256  # a repeat: few steps, so that the subjects take turns quickly
 SHIFT = 4
 
 
@@ -113,34 +113,23 @@ def loader(network: str, batch: int, augmented: bool) -> Work:
     return epoch
 
 
-def measure(network: str, batch: int, augmented: bool, repeats: int) -> dict[str, Any]:
-    subjects = {make.__name__: partial(make, network, batch, augmented) for make in (ours, bare, loader)}
-    seconds = alternately(subjects, repeats)
-    return {
-        "network": network,
-        "batch": batch,
-        "augmented": augmented,
-        "images_per_second": {name: IMAGES / took for name, took in medians(seconds).items()},
-        "ours_over_bare": ratio(seconds["bare"], seconds["ours"]),
-        "ours_over_loader": ratio(seconds["loader"], seconds["ours"]),
-    }
-
-
 def main() -> None:
     options = arguments(__doc__, "loop", repeats=7)
-    results = []
+    results: list[dict[str, Any]] = []
     print("network  batch  augmented   images/s: ours   bare  loader    ours/bare  ours/loader")
-    for network in ("paper3", "ags6"):
-        for batch in (64, 256):
-            for augmented in (False, True):
-                result = measure(network, batch, augmented, options.repeats)
-                speeds = [result["images_per_second"][name] for name in ("ours", "bare", "loader")]
-                print(
-                    f"{network:7}  {batch:5}  {augmented!s:9}   {speeds[0]:14.0f} {speeds[1]:6.0f} {speeds[2]:7.0f}"
-                    f"    {result['ours_over_bare']['median']:9.2f}  {result['ours_over_loader']['median']:11.2f}",
-                    flush=True,
-                )
-                results.append(result)
+    with turns({"ours": ours, "bare": bare, "loader": loader}) as alternately:
+        for case in product(("paper3", "ags6"), (64, 256), (False, True)):
+            seconds = alternately(case, options.repeats)
+            speeds = {name: IMAGES / took for name, took in medians(seconds).items()}
+            over = {name: ratio(seconds[name], seconds["ours"]) for name in ("bare", "loader")}
+            network, batch, augmented = case
+            print(
+                f"{network:7}  {batch:5}  {augmented!s:9}   {speeds['ours']:14.0f} {speeds['bare']:6.0f} "
+                f"{speeds['loader']:7.0f}    {over['bare']['median']:9.2f}  {over['loader']['median']:11.2f}",
+                flush=True,
+            )
+            setting = {"network": network, "batch": batch, "augmented": augmented, "images_per_second": speeds}
+            results.append({**setting, "ours_over_bare": over["bare"], "ours_over_loader": over["loader"]})
     write(options.out, options.repeats, {"images": IMAGES, "results": results})
 
 

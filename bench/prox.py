@@ -1,27 +1,25 @@
 """What GESCL's own work costs beside a training step: the prox, and the zero-freeze.
 
-    python bench/prox.py [--out results/bench-prox.json]
+    python bench/prox.py [--repeats 7] [--out results/bench-prox.json]
 
 Times are CPU time on one thread; every figure is a ratio between things timed alternately in this one run.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
 from gescl import Gescl, Training
 from gescl.methods.gescl import GesclKeeper
-from gescl.store import write_json
+from gescl.process import prepare_process
 from gescl.training import Loop
 from subjects import made_lesson, made_net
+from timing import arguments, write
 
-REPEATS = 15
 TASK_IMAGES = 4500  # a CIFAR-100 task of ten classes without its validation images
 
 
@@ -43,30 +41,28 @@ def cpu_seconds(work: Callable[[], object], times: int) -> float:
     return (time.process_time() - started) / times
 
 
-def measure(network: str, psi_min: float, important: float) -> dict[str, float]:
+def measure(network: str, psi_min: float, important: float, repeats: int) -> dict[str, float]:
     """Median seconds of one step, one prox and one zero-freeze, interleaved."""
     loop, keeper = prepared(network, psi_min, important)
     loop.epoch()  # of one step
     keeper.prox(loop.lesson)
     seconds: dict[str, list[float]] = {"step": [], "prox": [], "zero_freeze": []}
-    for _ in range(REPEATS):
-        seconds["step"].append(cpu_seconds(loop.epoch, 3))
+    for _ in range(repeats):
+        seconds["step"].append(cpu_seconds(loop.epoch, 1))
         seconds["prox"].append(cpu_seconds(lambda: keeper.prox(loop.lesson), 3))
         seconds["zero_freeze"].append(cpu_seconds(keeper.zero_freeze, 20))
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--out", type=Path, default=Path("results/bench-prox.json"))
-    out: Path = parser.parse_args().out
-    torch.set_num_threads(1)
+    options = arguments(__doc__, "prox", repeats=7)
+    prepare_process(threads=1)
     results = []
     print("network   ψ_min  important   prox/step   zero-freeze/step   prox/epoch (batch 64)")
     for network in ("paper3", "ags6"):
-        for psi_min in (0.0, 0.5, 1.0):
+        for psi_min in (0.0, 1.0):
             for important in (0.0, 0.5, 1.0):
-                seconds = measure(network, psi_min, important)
+                seconds = measure(network, psi_min, important, options.repeats)
                 steps = TASK_IMAGES / 64
                 ratios = {
                     "prox_per_step": seconds["prox"] / seconds["step"],
@@ -78,7 +74,7 @@ def main() -> None:
                     f"{network:8}  {psi_min:5}  {important:9}   {ratios['prox_per_step']:9.1%}   "
                     f"{ratios['zero_freeze_per_step']:16.2%}   {ratios['prox_per_epoch']:10.3%}"
                 )
-    write_json(out, {"threads": 1, "torch": torch.__version__, "ratios": results})
+    write(options.out, options.repeats, {"ratios": results})
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -22,41 +23,56 @@ from gescl.store import write_json
 
 #: Does a piece of work, always of the same size.
 Work = Callable[[], object]
-#: Makes the work, in the process that will do it: a function that can be pickled.
-Make = Callable[[], Work]
+#: Makes the work of a case, in the process that will do it: a function that can be pickled.
+Make = Callable[..., Work]
+Case = tuple[Any, ...]
 
 
-def alternately(subjects: Mapping[str, Make], repeats: int) -> dict[str, list[float]]:
-    """CPU seconds of each subject's work, `repeats` times, one subject after the other. A first round is not counted.
+@contextmanager
+def turns(makes: Mapping[str, Make]) -> Iterator[Callable[[Case, int], dict[str, list[float]]]]:
+    """A process per subject, and a function that lets them work on a case alternately.
 
-    alternately({"ours": partial(ours, "paper3"), "bare": partial(bare, "paper3")}, repeats=7)
+        with turns({"ours": ours, "bare": bare}) as alternately:
+            seconds = alternately(("paper3", 64), repeats)
+
+    It gives the CPU seconds of each subject's work, `repeats` times; a first round is not counted.
     """
     context = multiprocessing.get_context("spawn")
     ends: dict[str, Connection] = {}
     processes = []
-    for name, make in subjects.items():
+    for name, make in makes.items():
         ends[name], other = context.Pipe()
         processes.append(context.Process(target=_serve, args=(other, make), daemon=True))
         processes[-1].start()
         other.close()
-    seconds: dict[str, list[float]] = {name: [] for name in subjects}
-    for repeat in range(repeats + 1):
-        for name, end in ends.items():
-            end.send(True)
-            took: float = end.recv()
-            if repeat:
-                seconds[name].append(took)
+
+    def alternately(case: Case, repeats: int) -> dict[str, list[float]]:
+        seconds: dict[str, list[float]] = {name: [] for name in ends}
+        for repeat in range(repeats + 1):
+            for name, end in ends.items():
+                end.send(case)
+                took: float = end.recv()
+                if repeat:
+                    seconds[name].append(took)
+        return seconds
+
+    yield alternately
     for end in ends.values():
-        end.send(False)
+        end.close()
     for process in processes:
         process.join()
-    return seconds
 
 
 def _serve(end: Connection, make: Make) -> None:
     torch.set_num_threads(1)
-    work = make()
-    while end.recv():
+    known: Case = ()
+    while True:
+        try:
+            case: Case = end.recv()
+        except EOFError:
+            return
+        if case != known:
+            known, work = case, make(*case)
         started = time.process_time()
         work()
         end.send(time.process_time() - started)

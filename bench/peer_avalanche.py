@@ -18,6 +18,8 @@ for operator in ("nms", "qnms"):
     MISSING.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 from avalanche.benchmarks import benchmark_from_datasets  # noqa: E402 (after the operators)
+from avalanche.benchmarks.scenarios.supervised import with_classes_timeline  # noqa: E402
+from avalanche.benchmarks.scenarios.task_aware import with_task_labels  # noqa: E402
 from avalanche.benchmarks.utils.classification_dataset import (  # noqa: E402
     _make_taskaware_tensor_classification_dataset as dataset,
 )
@@ -35,7 +37,7 @@ class Paper3(MultiTaskModule):
             layers += [nn.Conv2d(before, filters, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
             before = filters
         self.trunk = nn.Sequential(*layers, nn.Flatten())
-        self.heads = MultiHeadClassifier(2048, 10)
+        self.heads = MultiHeadClassifier(2048, 10, masking=False)
 
     def forward(self, x, task_labels):
         return self.heads(self.trunk(x), task_labels)
@@ -60,7 +62,7 @@ def run(name, tasks, epochs, batch):
         ]
         for kind in ("train", "test")
     }
-    benchmark = benchmark_from_datasets(**splits)
+    benchmark = with_task_labels(with_classes_timeline(benchmark_from_datasets(**splits)))
     model = Paper3()
     strategy_class, settings = METHODS[name]
     strategy = strategy_class(

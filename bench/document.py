@@ -27,23 +27,19 @@ measured on: {processor}, {cores} cores, torch {torch}.
 
 
 def page() -> str:
-    """The whole page."""
-    found = {name: _read(name) for name in ("loop", "tricks", "overhead", "growth", "importance", "prox", "peers")}
-    repeats = min(found[name]["repeats"] for name in ("loop", "tricks", "overhead", "growth"))
-    parts = [
-        INTRODUCTION.format(**{**found["loop"], "repeats": repeats}),
-        _loop(found["loop"]),
-        _tricks(found["tricks"]),
-        _overhead(found["overhead"], found["prox"]),
-        _importance(found["importance"]),
-        _growth(found["growth"]),
-        _peers(found["peers"]),
-    ]
-    return "\n".join(parts)
+    """The whole page: a section for everything that has been measured."""
+    found = {name: _read(name) for name in ("loop", "tricks", "overhead", "importance", "growth", "peers")}
+    measured = {name: content for name, content in found.items() if content}
+    sections = {"loop": _loop, "tricks": _tricks, "overhead": _overhead, "importance": _importance}
+    sections |= {"growth": _growth, "peers": _peers}
+    repeats = min(content["repeats"] for content in measured.values())
+    introduction = INTRODUCTION.format(**{**next(iter(measured.values())), "repeats": repeats})
+    return "\n".join([introduction, *(sections[name](content) for name, content in measured.items())])
 
 
 def _read(name: str) -> dict[str, Any]:
-    content = json.loads((ROOT / "results" / f"bench-{name}.json").read_text(encoding="utf-8"))
+    file = ROOT / "results" / f"bench-{name}.json"
+    content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     assert isinstance(content, dict)
     return content
 
@@ -89,9 +85,9 @@ of its own could go wrong without a word.
 """
 
 
-def _overhead(found: dict[str, Any], prox: dict[str, Any]) -> str:
+def _overhead(found: dict[str, Any]) -> str:
     rows = [(r["method"], _times(r["step"]), _times(r["epoch"])) for r in found["results"]]
-    most = max(r["prox_per_step"] for r in prox["ratios"] if r["network"] == found["network"])
+    most = max(r["prox_per_step"] for r in _read("prox")["ratios"] if r["network"] == found["network"])
     text = f"""## What a method adds
 
 Time over fine-tuning's, `{found["network"]}`, batch {found["batch"]}, on a second task. GESCL's proximal step alone

@@ -69,7 +69,8 @@ def main() -> None:
     young.learn()
     young.learn()
     slopes = {key: slope([task[key] for task in stream[1:]]) for key in stream[0]}  # the first task has no past
-    late, early = [], []
+    late: list[dict[str, float]] = []
+    early: list[dict[str, float]] = []
     for _ in range(options.repeats):
         for student, taken in ((old, late), (young, early)):
             student.net.drop_head()
@@ -93,8 +94,8 @@ def main() -> None:
     }
     for key, found in ratios.items():
         print(f"{key} of task {TASKS} / task 2: {found['median']:.3f}")
-    for key, found in slopes.items():
-        print(f"{key}: {found:+.2%} per task")
+    for key, each in slopes.items():
+        print(f"{key}: {each:+.2%} per task")
     print(f"state / model {content['state_over_model']:.3%}, / trunk {content['state_over_trunk']:.3%}")
     write(options.out, options.repeats, {**content, "per_task": stream})
 

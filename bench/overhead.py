@@ -91,7 +91,11 @@ def main() -> None:
     for name, subject in subjects.items():
         start = 0.0 if subject.loop.prefix is None else subject.start * EPOCH_STEPS / EPOCHS
         epochs = [step * EPOCH_STEPS + end + start for step, end in zip(steps[name], once[name], strict=True)]
-        result = {"method": name, "step": ratio(steps[name], steps["finetune"]), "epoch": ratio(epochs, plain)}
+        result: dict[str, Any] = {
+            "method": name,
+            "step": ratio(steps[name], steps["finetune"]),
+            "epoch": ratio(epochs, plain),
+        }
         results.append(result)
         print(f"{name:25}  {result['step']['median']:18.3f}   {result['epoch']['median']:19.3f}")
     write(options.out, options.repeats, {"network": NETWORK, "batch": BATCH, "results": results})

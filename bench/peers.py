@@ -8,11 +8,11 @@ under .cache/peers, on top of the packages of this one; if that fails, the resul
 
 from __future__ import annotations
 
-import random
 import site
 import subprocess
 import sys
 import tempfile
+import time
 import venv
 from pathlib import Path
 from typing import IO, Any
@@ -47,7 +47,16 @@ def installed(folder: Path) -> Path | str:
         venv.create(folder, with_pip=True)
         (inside,) = folder.glob("lib/python*/site-packages")
         (inside / "beneath.pth").write_text("\n".join(site.getsitepackages()) + "\n")
-    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", PEER, f"torch=={_torch()}"]
+    command = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        PEER,
+        f"torch=={_torch()}",
+    ]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     return python if done.returncode == 0 else (done.stderr.strip().splitlines() or ["pip failed"])[-1]
 
@@ -66,12 +75,9 @@ def ours(name: str, tasks: Tasks) -> None:
 
 def serve_ours(stream: str) -> None:
     """Our side: a method's name per line in, the CPU seconds of a whole run of it per line out."""
-    import time
-
     prepare_process(threads=1)
     tasks: Tasks = torch.load(stream)
     for line in sys.stdin:
-        random.seed(0)
         started = time.process_time()
         ours(line.strip(), tasks)
         print(f"seconds {time.process_time() - started}", flush=True)
@@ -106,7 +112,7 @@ def measure(python: Path, stream: Path, repeats: int) -> list[dict[str, Any]]:
     peer = Server(python, here.with_name("peer_avalanche.py"), stream, str(EPOCHS), str(BATCH))
     us = Server(sys.executable, here, "--serve", stream)
     try:
-        results = []
+        results: list[dict[str, Any]] = []
         print("method     Avalanche's CPU seconds / ours")
         for name in METHODS:
             theirs, own = [], []

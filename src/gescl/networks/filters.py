@@ -164,10 +164,8 @@ class FilterGraph:
     def served(self, heads: nn.ModuleList) -> Tensor:
         """Filters from which a path of non-zero weights leads to a head."""
         result = torch.zeros(self.size, dtype=torch.bool, device=self.feature_source.device)
-        for head in heads:
-            assert isinstance(head, nn.Linear)
-            used = head.weight.ne(0).any(0)
-            result[self.feature_source[used & (self.feature_source >= 0)]] = True
+        used = torch.cat([head.weight for head in heads if isinstance(head, nn.Linear)]).ne(0).any(0)
+        result[self.feature_source[used & (self.feature_source >= 0)]] = True
         while True:
             before = int(result.sum())
             for edge in self.edges:

@@ -22,7 +22,8 @@ What the loop costs, what each trick of it buys, and what did not pay. Written b
 
 Every figure is a ratio between things timed alternately in one run, in CPU time on one thread, the median of the rounds
 ({repeats} at least); in brackets the quartiles. Ratios carry over to other machines far better than seconds. These were
-measured on: {processor}, {cores} cores, torch {torch}.
+measured on: {processor}, {cores} cores, torch {torch}, while other work went on: differences of less than about a tenth
+mean nothing here.
 """
 
 

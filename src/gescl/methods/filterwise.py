@@ -139,7 +139,9 @@ class FilterKeeper(Keeper[M]):
         already_full = self._full_layers()
         self.last_importance = importance
         self.strength = decay * self.strength + importance
-        taken = ~self.important & active & self.net.graph.served(self.net.heads)
+        taken = ~self.important & active
+        if taken.any():
+            taken &= self.net.graph.served(self.net.heads)
         self.important = self.important | taken
         self.net.share_statistics(taken)
         for name in self._full_layers() - already_full:

@@ -48,6 +48,7 @@ class Gescl:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.monkeypatch, self.capsys = monkeypatch, capsys
         monkeypatch.setenv("COLUMNS", "200")
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)  # one thread: tests run in parallel
 
     def __call__(self, *arguments: str | Path) -> tuple[int, str, str]:
         self.monkeypatch.setattr(sys, "argv", ["gescl", *map(str, arguments)])

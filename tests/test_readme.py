@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "docs" / "adding-a-method.md"]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "adding-a-method.md", ROOT / "docs" / "own-model.md"]
 
 
 def blocks(page: Path, language: str) -> list[str]:

@@ -78,12 +78,12 @@ def _figures(groups: Sequence[Group], look: Looks) -> list[list[Files]]:
     jobs = [(group, draw) for group in groups for draw in DRAWERS]
 
     def work(number: int) -> tuple[Files | None, list[str]]:
-        group, draw = jobs[number]
+        group, draw = jobs[-1 - number]  # the last ones take longest: begun first, no core waits for them at the end
         drawing = draw(group if draw in OVERVIEWS else foremost(group, MOST_PANELS), look)
         return (render(drawing) if drawing is not None else None), group.remarks
 
     with style():
-        done = in_parallel(work, len(jobs))
+        done = in_parallel(work, len(jobs))[::-1]
     for (group, _), (_, remarks) in zip(jobs, done, strict=True):
         for remark in remarks:
             group.remark(remark)

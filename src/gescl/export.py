@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -108,7 +109,8 @@ def export_onnx(learner: Learner, task: str, path: Path, *, compact: bool = Fals
     channels, height, width = learner.net.shape
     sample = torch.zeros(2, height, width, channels, dtype=torch.uint8)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the exporter, about itself
+        warnings.simplefilter("ignore")  # of the exporter, about itself, as is what it logs
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
         program = torch.onnx.export(
             model,
             (sample,),

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gescl import AgsCl, Gescl, Learner, Lwf, Method, Training
 from gescl.methods.method import Lesson
-from gescl.methods.statistics import estimate_statistics
+from gescl.methods.statistics import estimate_statistics, measured_statistics
 
 from ..conftest import stripes
 from .common import learned, logits
@@ -51,9 +51,9 @@ def test_filters_that_give_a_multiple_plus_a_constant_leave_old_logits_as_they_w
     with torch.no_grad():
         convolution.weight[marked] *= 3
         convolution.bias[marked] = 3 * convolution.bias[marked] + 0.7
-    estimate_statistics(net, lesson)
+    now = measured_statistics(net, lesson)
     assert (logits(learner, TASKS[0], 0) - old).abs().max() > 0.1, "as it is without following"
-    net.follow_statistics(which, before)
+    net.follow_statistics(which, before, now)
     torch.testing.assert_close(logits(learner, TASKS[0], 0), old, rtol=1e-3, atol=1e-3)
 
 

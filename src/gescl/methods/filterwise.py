@@ -21,7 +21,7 @@ from ..networks.multihead import MultiHeadNet
 from ..randomness import generator, seeded
 from ..streams.task import Split
 from .method import Capacity, Keeper, Lesson, Method
-from .statistics import Statistics, estimate_statistics
+from .statistics import Statistics, estimate_statistics, measured_statistics
 
 log = logging.getLogger("gescl")
 
@@ -76,8 +76,8 @@ class FilterKeeper(Keeper[M]):
         """After a task: old tasks' batch-norm statistics go with the important filters that moved."""
         fixed = self.fixed(lesson)
         if self._statistics:
-            estimate_statistics(self.net, lesson)
-            self.net.follow_statistics(self.important if fixed is None else self.important & ~fixed, self._statistics)
+            movable = self.important if fixed is None else self.important & ~fixed
+            self.net.follow_statistics(movable, self._statistics, measured_statistics(self.net, lesson))
 
     def hold(self, rows: Tensor, plan: Plan, lr: float) -> Tensor:
         """The important filters of a layer after the prox of the stability term."""

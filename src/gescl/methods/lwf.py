@@ -11,7 +11,7 @@ from torch import Tensor
 from ..networks.multihead import MultiHeadNet
 from .method import Keeper, Lesson, Method
 from .recall import Recall
-from .statistics import estimate_statistics
+from .statistics import estimate_statistics, measured_statistics
 
 
 class Lwf(Method):
@@ -38,6 +38,5 @@ class LwfKeeper(Keeper[Lwf]):
     def end_task(self, lesson: Lesson) -> None:
         self.recall = None  # the images are gone, and so is what was said of them
         if self.before:
-            estimate_statistics(self.net, lesson)
             everywhere = torch.ones(self.net.graph.size, dtype=torch.bool, device=self.net.mean.device)
-            self.net.follow_statistics(everywhere, self.before)
+            self.net.follow_statistics(everywhere, self.before, measured_statistics(self.net, lesson))

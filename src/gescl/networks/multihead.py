@@ -130,15 +130,17 @@ class MultiHeadNet(nn.Module):
                     kept[place + offset] = torch.where(which[filters], now, kept[place + offset])
 
     @torch.no_grad()
-    def follow_statistics(self, which: Tensor, before: list[tuple[Tensor, Tensor]]) -> None:
-        """Take earlier tasks' batch-norm statistics of the marked filters along with the newest one's.
+    def follow_statistics(
+        self, which: Tensor, before: list[tuple[Tensor, Tensor]], now: list[tuple[Tensor, Tensor]]
+    ) -> None:
+        """Take earlier tasks' batch-norm statistics of the marked filters along with those of other images.
 
-        `before` is what that task's were, mean and variance, with the trunk that the earlier ones belong to. What a
-        filter now gives is taken for a multiple of what it gave, plus a constant: exact where that is so.
+        `before` are means and variances of these with the trunk that the earlier tasks' belong to, `now` with the trunk
+        as it is. What a filter gives is taken for a multiple of what it gave, plus a constant: exact where that is so.
         """
         earlier = self._earlier()
-        for (place, norm, filters), (mean, variance) in zip(self.norms(), before, strict=True):
-            now_mean, now_variance = statistics_of(norm)
+        for (place, norm, filters), then, there in zip(self.norms(), before, now, strict=True):
+            (mean, variance), (now_mean, now_variance) = then, there
             grown = (now_variance + norm.eps) / (variance + norm.eps)
             for kept in earlier:
                 taken_along = now_mean + grown.sqrt() * (kept[place] - mean), kept[place + 1] * grown

@@ -149,6 +149,13 @@ def test_a_folder_with_another_recipe_or_foreign_files_is_left_alone(tmp_path: P
         foreign.run()
 
 
+def test_a_run_killed_while_its_first_file_was_written_is_taken_up(tmp_path: Path) -> None:
+    experiment = Experiment(recipe(), 0, tmp_path)
+    experiment.folder.mkdir(parents=True)
+    (experiment.folder / ".recipe.toml.x1y2z3").write_text("name = ")
+    assert experiment.run(resume=True)["tasks"]
+
+
 def test_a_damaged_result_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     experiment = Experiment(recipe(), 0, tmp_path)
     experiment.run()

@@ -71,7 +71,8 @@ class Experiment:
             if file.read_text(encoding="utf-8") != self.recipe.to_toml():
                 raise UsageError(f"{self.folder} holds a run of another recipe; choose another --out, or remove it")
             return (self.folder / "result.json").is_file()
-        if self.folder.is_dir() and any(self.folder.iterdir()):
+        # A run killed while its first file was being written has left that file's beginning, under a hidden name.
+        if self.folder.is_dir() and any(not path.name.startswith(".recipe.toml.") for path in self.folder.iterdir()):
             raise UsageError(f"{self.folder} exists and is not a run of gescl's; choose another --out")
         return False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import subprocess
@@ -39,3 +40,16 @@ def test_every_command_of_the_story_works(gescl: Gescl) -> None:
     done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=False, cwd=Path.cwd())
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() in learner.records[2].classes
+
+
+def test_how_often_a_task_is_guessed_stands_as_it_was_measured() -> None:
+    keys = (
+        "task_found",
+        "task_found_without_temperatures",
+        "chance",
+        "class_right_task_guessed",
+        "class_right_task_told",
+    )
+    page = PAGE.read_text(encoding="utf-8")
+    for row in json.loads((ROOT / "results" / "task-guess.json").read_text(encoding="utf-8"))["measured"]:
+        assert f"| {row['tasks']} | " + " | ".join(f"{row[key]:.3f}" for key in keys) + " |" in page

@@ -48,7 +48,7 @@ def ours(network: str, batch: int, augmented: bool) -> Work:
 def step(model: nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor) -> float:
     loss = F.cross_entropy(model(images), labels)
     optimizer.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()  # type: ignore[no-untyped-call]  # torch's
     optimizer.step()
     return loss.item()
 

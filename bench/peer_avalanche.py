@@ -17,16 +17,16 @@ MISSING = torch.library.Library("torchvision", "DEF")
 for operator in ("nms", "qnms"):
     MISSING.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
-from avalanche.benchmarks import benchmark_from_datasets  # noqa: E402 (after the operators)
-from avalanche.benchmarks.scenarios.supervised import with_classes_timeline  # noqa: E402
-from avalanche.benchmarks.scenarios.task_aware import with_task_labels  # noqa: E402
-from avalanche.benchmarks.utils.classification_dataset import (  # noqa: E402
+from avalanche.benchmarks import benchmark_from_datasets
+from avalanche.benchmarks.scenarios.supervised import with_classes_timeline
+from avalanche.benchmarks.scenarios.task_aware import with_task_labels
+from avalanche.benchmarks.utils.classification_dataset import (
     _make_taskaware_tensor_classification_dataset as dataset,
 )
-from avalanche.evaluation.metrics import accuracy_metrics  # noqa: E402
-from avalanche.models import MultiHeadClassifier, MultiTaskModule  # noqa: E402
-from avalanche.training.plugins import EvaluationPlugin  # noqa: E402
-from avalanche.training.supervised import EWC, MAS, Naive, SynapticIntelligence  # noqa: E402
+from avalanche.evaluation.metrics import accuracy_metrics
+from avalanche.models import MultiHeadClassifier, MultiTaskModule
+from avalanche.training.plugins import EvaluationPlugin
+from avalanche.training.supervised import EWC, MAS, Naive, SynapticIntelligence
 
 
 class Paper3(MultiTaskModule):

@@ -16,7 +16,7 @@ from gescl import Gescl, Hat, Learner, Task, Training, UsageError
 from gescl.export import compact, cost, export_onnx, task_net
 
 from .conftest import stripes
-from .methods.common import logits
+from .methods.learners import logits
 from .networks.residual import residual
 from .networks.test_filters import Tangle
 from .networks.zoo import SHAPE, drawn

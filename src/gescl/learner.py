@@ -29,7 +29,7 @@ from .training import Epoch, Snapshot, Training, train, validate
 class Learner:
     """One network, one method, task after task.
 
-        learner = Learner(network="paper3", method=Gescl(mu_s=20))
+        learner = Learner(network="paper3", method=Gescl())
         for task in load_stream("digits"):
             learner.learn(task)
         learner.predict(images, task="8-9").labels

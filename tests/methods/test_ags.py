@@ -17,7 +17,7 @@ from gescl.networks.multihead import MultiHeadNet
 
 from ..conftest import stripes
 from ..oracles.ags import Array, Network, Past, epoch, rows
-from .common import keeper_of, learned, logits, overwrite
+from .learners import keeper_of, learned, logits, overwrite
 
 SHAPE = (1, 6, 6)
 

@@ -19,7 +19,7 @@ from gescl.methods.gescl import GesclKeeper
 from gescl.methods.method import Lesson
 
 from ..conftest import conv, stripes
-from .common import FAST, keeper_of, learned, logits, overwrite
+from .learners import FAST, keeper_of, learned, logits, overwrite
 
 
 def lesson_of(task: Task) -> Lesson:

@@ -15,7 +15,7 @@ from gescl.methods.method import Lesson
 
 from ..conftest import stripes
 from ..networks.residual import residual
-from .common import FAST, keeper_of, learned, logits
+from .learners import FAST, keeper_of, learned, logits
 
 # Nothing old changes ------------------------------------------------------------------------------------------------
 

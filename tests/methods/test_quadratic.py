@@ -15,7 +15,7 @@ from gescl.training import Epoch
 
 from ..conftest import stripes
 from ..oracles.linear import linear_model
-from .common import FAST, keeper_of, learned
+from .learners import FAST, keeper_of, learned
 
 FACTOR = {"ewc": 0.5 * 3, "mas": 0.5 * 3, "si": 3}  # before Σ Ω (θ − θ*)²: λ/2, λ/2 and c
 HOLDING: list[Method] = [Ewc(lam=3), Mas(lam=3), Si(c=3)]

@@ -19,7 +19,7 @@ from gescl.networks.multihead import MultiHeadNet
 
 from ..conftest import stripes
 from ..oracles.linear import Array, linear_model, outputs, probabilities
-from .common import keeper_of, learned
+from .learners import keeper_of, learned
 
 
 class Moved:

@@ -15,7 +15,7 @@ from gescl.training import Epoch
 
 from ..conftest import stripes
 from ..oracles.linear import linear_model
-from .common import keeper_of
+from .learners import keeper_of
 
 
 def test_on_a_quadratic_loss_the_path_integral_equals_the_decrease_of_the_loss() -> None:

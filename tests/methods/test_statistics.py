@@ -11,7 +11,7 @@ from gescl.methods.method import Lesson
 from gescl.methods.statistics import estimate_statistics, measured_statistics
 
 from ..conftest import stripes
-from .common import learned, logits
+from .learners import learned, logits
 
 TASKS = [stripes("a"), stripes("b", seed=1)]
 

@@ -18,7 +18,7 @@ from gescl.methods.method import Lesson
 from gescl.training import Epoch
 
 from ..conftest import stripes
-from ..methods.common import keeper_of, logits, overwrite
+from ..methods.learners import keeper_of, logits, overwrite
 from .residual import residual
 from .zoo import ZOO, drawn
 

@@ -16,6 +16,7 @@ from ..maths.prox import plasticity_prox, stability_prox
 from ..networks.multihead import MultiHeadNet
 from .filterwise import FilterKeeper, Plan, activation_moments
 from .method import Lesson, Method
+from .statistics import Following
 
 
 class AgsCl(Method):
@@ -39,7 +40,7 @@ class AgsClKeeper(FilterKeeper[AgsCl]):
     def begin_task(self, lesson: Lesson) -> None:
         self.find_frozen()
         self.plan(lambda layer: self.strength[layer.slice])
-        self.measure_statistics(lesson)
+        self.statistics = Following(self.net, lesson)
 
     def end_epoch(self, lesson: Lesson) -> None:
         self.prox_after_epoch(lesson)

@@ -21,7 +21,7 @@ from ..networks.multihead import MultiHeadNet
 from ..randomness import generator, seeded
 from ..streams.task import Split
 from .method import Capacity, Keeper, Lesson, Method
-from .statistics import Statistics, estimate_statistics, measured_statistics
+from .statistics import Following, estimate_statistics
 
 log = logging.getLogger("gescl")
 
@@ -47,6 +47,7 @@ class FilterKeeper(Keeper[M]):
     """
 
     rewrites: ClassVar[bool] = True
+    statistics: Following
 
     def __init__(self, method: M, net: MultiHeadNet) -> None:
         super().__init__(method, net)
@@ -56,7 +57,6 @@ class FilterKeeper(Keeper[M]):
         self.last_importance = torch.zeros(net.graph.size, device=device)
         self.redrawn = torch.zeros_like(self.important)
         self._frozen: list[tuple[Tensor, Tensor]] = []
-        self._statistics: Statistics = []
 
     def plan(self, strength: Callable[[FilterLayer], Tensor]) -> None:
         """Before a task: which filters are held, how strongly and where, and which are free."""
@@ -68,16 +68,10 @@ class FilterKeeper(Keeper[M]):
             self._plans.append(Plan(number, layer, held, anchor, strength(layer)[held], free))
         self._dead = torch.cat([~layer.matrix().any(dim=1) for layer in self.net.graph.layers])
 
-    def measure_statistics(self, lesson: Lesson) -> None:
-        """Before a task: what the trunk as it is makes of its images, for `let_statistics_follow`."""
-        self._statistics = estimate_statistics(self.net, lesson) if lesson.index else []
-
     def let_statistics_follow(self, lesson: Lesson) -> None:
         """After a task: old tasks' batch-norm statistics go with the important filters that moved."""
         fixed = self.fixed(lesson)
-        if self._statistics:
-            movable = self.important if fixed is None else self.important & ~fixed
-            self.net.follow_statistics(movable, self._statistics, measured_statistics(self.net, lesson))
+        self.statistics.follow(lesson, self.important if fixed is None else self.important & ~fixed)
 
     def hold(self, rows: Tensor, plan: Plan, lr: float) -> Tensor:
         """The important filters of a layer after the prox of the stability term."""

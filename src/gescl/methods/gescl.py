@@ -20,6 +20,7 @@ from ..networks.multihead import MultiHeadNet
 from .filterwise import FilterKeeper, Plan, activation_moments
 from .method import Lesson, Method
 from .recall import Recall
+from .statistics import Following
 
 #: An important filter is held at least with this fraction of its layer's mean strength, so that ν = 0 or a constant
 #: map does not leave it unprotected.
@@ -98,10 +99,10 @@ class GesclKeeper(FilterKeeper[Gescl]):
         if self.method.zero_freeze:
             self.find_frozen()
         self.plan(self._strength)
-        self.measure_statistics(lesson)
+        self.statistics = Following(self.net, lesson)
         if math.isinf(self.method.mu_s):  # what is all fixed gets no gradient, and need not be put back
             self._plans = [plan for plan in self._plans if len(plan.free)]
-        moves = not math.isinf(self.method.mu_s)  # else old heads' answers cannot change
+        moves = self.fixed(lesson) is None  # else old heads' answers cannot change
         self.recall = Recall(self.net, lesson) if lesson.index and self.method.recall and moves else None
 
     def fixed(self, lesson: Lesson) -> Tensor | None:

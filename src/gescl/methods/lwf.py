@@ -11,7 +11,7 @@ from torch import Tensor
 from ..networks.multihead import MultiHeadNet
 from .method import Keeper, Lesson, Method
 from .recall import Recall
-from .statistics import estimate_statistics, measured_statistics
+from .statistics import Following
 
 
 class Lwf(Method):
@@ -29,7 +29,7 @@ class LwfKeeper(Keeper[Lwf]):
     recall: Recall | None = None
 
     def begin_task(self, lesson: Lesson) -> None:
-        self.before = estimate_statistics(self.net, lesson) if lesson.index else []
+        self.statistics = Following(self.net, lesson)
         self.recall = Recall(self.net, lesson) if lesson.index and self.method.lam else None
 
     def penalty(self, lesson: Lesson) -> Tensor | None:
@@ -37,6 +37,5 @@ class LwfKeeper(Keeper[Lwf]):
 
     def end_task(self, lesson: Lesson) -> None:
         self.recall = None  # the images are gone, and so is what was said of them
-        if self.before:
-            everywhere = torch.ones(self.net.graph.size, dtype=torch.bool, device=self.net.mean.device)
-            self.net.follow_statistics(everywhere, self.before, measured_statistics(self.net, lesson))
+        everywhere = torch.ones(self.net.graph.size, dtype=torch.bool, device=self.net.mean.device)
+        self.statistics.follow(lesson, everywhere)

@@ -50,3 +50,16 @@ def measured_statistics(net: MultiHeadNet, lesson: Lesson) -> Statistics:
     for buffer, value in kept:
         buffer.copy_(value)
     return measured
+
+
+class Following:
+    """Old tasks' statistics while a new task is learned: made before it, told to follow after it."""
+
+    def __init__(self, net: MultiHeadNet, lesson: Lesson) -> None:
+        self.net = net
+        self._before = estimate_statistics(net, lesson) if lesson.index else []
+
+    def follow(self, lesson: Lesson, moved: Tensor) -> None:
+        """Take old tasks' statistics along with the filters that may have moved, one flag each."""
+        if self._before:
+            self.net.follow_statistics(moved, self._before, measured_statistics(self.net, lesson))

@@ -1,4 +1,4 @@
-"""What tests of methods do again and again."""
+"""Learners that have learned, and what tests ask of them."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def plan(tmp_path: Path) -> Plan:
     grid.write_text("[gescl]\nmu_s = [0.0, 50.0]\n[ewc]\nlam = [1.0]\n")
     variants = {"without-mu_s": {"method.mu_s": 0}, "group-only": {"method.psi_min": 1}}
     methods = ("gescl", "finetune", "joint")
-    return Plan("tiny", "digits", "digits", ("stream.tasks=1",), grid, methods, variants, QUICK)
+    return Plan("tiny", "digits", grid, "digits", ("stream.tasks=1",), methods, variants, QUICK)
 
 
 def test_a_reproduction_tunes_runs_and_draws_and_does_nothing_twice(plan: Plan, tmp_path: Path) -> None:
@@ -55,14 +55,14 @@ def test_a_reproduction_tunes_runs_and_draws_and_does_nothing_twice(plan: Plan, 
     assert (report / "figures" / "tiny" / "first-task.png").is_file()
     page = (out / "results.md").read_text(encoding="utf-8")
     assert "| `gescl` | 2 |" in page and "| `joint` | 1 |" in page
-    assert "Chosen on validation:" in page
+    assert "## Settings chosen for grid" in page
     count = len(executor.ran)
     reproduce(plan, out, executor, seeds=(0, 1), tell=lines.append)
     assert len(executor.ran) == count, "nothing finished is run again"
     results = tmp_path / "results"
     assert collect(tmp_path / "out", results) > 0
     assert not list(results.rglob("model.gescl")) and not list(results.glob("**/tuning/**/result.json"))
-    assert list(results.glob("tuning/tiny/gescl.json"))
+    assert list(results.glob("tuning/grid/gescl.json"))
     assert results_page(results) == page.replace("out/", "results/")
 
 
@@ -133,5 +133,13 @@ def test_without_data_the_user_is_told_what_to_put_where(tmp_path: Path) -> None
     grid = tmp_path / "grid.toml"
     grid.write_text("[ewc]\nlam = [1.0, 2.0]\n")
     plan = replace(plan, grid=grid)
-    with pytest.raises(DataError, match=r"could be tuned.*svhn"):
+    with pytest.raises(DataError, match=r"could be tuned.*cifar-100"):
         reproduce(plan, tmp_path / "out", LocalProcesses(data=tmp_path), tell=print)
+
+
+def test_plans_with_the_same_grid_are_tuned_once(plan: Plan, tmp_path: Path) -> None:
+    executor = InThisProcess()
+    tune(plan, tmp_path, executor, plan.settings, print)
+    assert len(executor.ran) == 2
+    other = replace(plan, name="other", recipe="scripts")
+    assert tune(other, tmp_path, executor, plan.settings, print) and len(executor.ran) == 2

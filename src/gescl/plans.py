@@ -22,13 +22,16 @@ ONE_SEED = ("joint",)
 
 @dataclass(frozen=True)
 class Plan:
-    """One experiment: tune on one recipe, run another with what was chosen. All its runs bear its name."""
+    """One experiment: tune on one recipe, run another with what was chosen. Its runs bear its name.
+
+    Runs to choose settings bear the grid's name: plans with the same grid tune on the same recipe, once.
+    """
 
     name: str
     recipe: str
-    tuning: str
-    tuning_settings: tuple[str, ...]
     grid: Path
+    tuning: str = "cifar-100"
+    tuning_settings: tuple[str, ...] = ("stream.tasks=5",)
     methods: tuple[str, ...] = METHODS
     #: Changes to GESCL as tuned, by name: the rows of an ablation.
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -72,9 +75,7 @@ PUBLISHED: dict[str, dict[str, Published]] = {
 def plans() -> dict[str, tuple[Plan, ...]]:
     """The plans by the name on the command line."""
     grid = shipped_recipes()["digits"].parent / "grids" / "methods.toml"
-    svhn = Plan("svhn", "svhn", "svhn", ("stream.tasks=3",), grid)
-    cifar = Plan("cifar10-100", "cifar10-100", "cifar-100", ("stream.tasks=5",), grid)
-    imagenet = Plan("imagenet-50", "imagenet-50", "imagenet-50", ("stream.tasks=5",), grid)
+    svhn, cifar, imagenet = (Plan(name, name, grid) for name in ("svhn", "cifar10-100", "imagenet-50"))
     ablation = tuple(_ablation_of(plan) for plan in (cifar, imagenet))
     named = {plan.name: (plan,) for plan in (svhn, cifar, imagenet)}
     return {**named, "ablation": ablation, "all": (svhn, cifar, imagenet, *ablation)}
@@ -99,4 +100,4 @@ def chosen_plans(name: str, methods: Sequence[str] | None = None) -> list[Plan]:
 def _ablation_of(plan: Plan) -> Plan:
     variants = read_toml(shipped_recipes()["ablation"])["variants"]
     grid = plan.grid.with_name("ablation.toml")
-    return Plan(f"{plan.name}-ablation", plan.recipe, plan.tuning, plan.tuning_settings, grid, ("gescl",), variants)
+    return Plan(f"{plan.name}-ablation", plan.recipe, grid, methods=("gescl",), variants=variants)

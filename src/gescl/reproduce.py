@@ -29,9 +29,9 @@ def reproduce(
     from .report import write_report  # matplotlib is slow to import, and only needed here
     from .results import results_page
 
-    settings = [f"name={plan.name}", *plan.settings, *settings]
+    settings = [*plan.settings, *settings]
     chosen = tune(plan, out / "tuning", executor, settings, tell)
-    cells = final_cells(plan, chosen, settings, seeds)
+    cells = final_cells(plan, chosen, [f"name={plan.name}", *settings], seeds)
     tell(f"{plan.name}: {len(cells)} runs")
     outcomes = run_cells(cells, out / "runs", executor, lines(len(cells), tell))
     failed = [outcome for outcome in outcomes if outcome.error is not None]
@@ -49,13 +49,15 @@ def tune(
     """The setting of every method with the best validation accuracy. A method without a choice is not run here."""
     grids = read_grid(plan.grid, plan.methods)
     tried = {method: grid for method, grid in grids.items() if len(grid) > 1}
-    cells = sweep_cells(plan.tuning, tried, plan.tuning_seeds, [*settings, *plan.tuning_settings])
+    name = plan.grid.stem
+    given = [f"name={name}", *settings, *plan.tuning_settings]
+    cells = sweep_cells(plan.tuning, tried, plan.tuning_seeds, given)
     tell(f"{plan.name}: tuning {', '.join(tried) or 'nothing'} on {plan.tuning}, {len(cells)} runs")
     rows = choose(run_cells(cells, out, executor, lines(len(cells), tell)))
     chosen: dict[str, Mapping[str, Any]] = {method: grid[0] for method, grid in grids.items() if len(grid) == 1}
     for method in tried:
         own = [row for row in rows if row["method"] == method]
-        write_json(out / cells[0].recipe.name / f"{method}.json", own)
+        write_json(out / name / f"{method}.json", own)
         best = [row["settings"] for row in own if row["best"]]
         if not best:
             raise DataError(f"{plan.name}: no setting of {method} could be tuned: {_first_error(own)}")

@@ -3,7 +3,7 @@
     python -m gescl.results results docs/results.md --collect OUT
 
 reads every run below `results/` (`result.json` and `recipe.toml`) and what was tuned
-(`tuning/EXPERIMENT/METHOD.json`), and writes the page. `--collect` first copies these small files from a folder that
+(`tuning/GRID/METHOD.json`), and writes the page. `--collect` first copies these small files from a folder that
 `gescl reproduce` wrote. Every number on the page is computed from the files; what has not been run is said to be
 missing.
 """
@@ -49,6 +49,7 @@ def results_page(folder: Path) -> str:
     parts = [INTRODUCTION]
     if groups:
         parts.append("## The paper's claims, and what was found\n\n" + claims_table(groups))
+    parts += _tuned(folder)
     parts += [_section(folder, group) for group in groups]
     parts += [f"## {name}\n\nNot run yet.\n" for name in _not_run(groups)]
     if left_out:
@@ -89,15 +90,13 @@ def _not_run(groups: Sequence[Group]) -> list[str]:
 
 
 def _section(folder: Path, group: Group) -> str:
-    lines = [f"## {group.name}" + (f" ({group.detail})" if group.detail else ""), ""]
+    network = (group.runs[0].recipe or {}).get("network", "unknown network")
+    lines = [f"## {group.name}" + (f" ({len(group.tasks)} tasks, {network})" if group.detail else ""), ""]
     lines += [*_notes(folder, group), _conditions(group), "", *_table(group), ""]
     missing = _missing(group)
     if missing:
         lines += [f"Not run yet: {', '.join(missing)}.", ""]
     lines += [f"{remark}\n" for remark in group.remarks]
-    tuned = _tuned(folder, group)
-    if tuned:
-        lines += ["Chosen on validation:", "", *tuned, ""]
     lines += _commands(folder, group)
     places = sorted({str(_below(folder, run.folder.parents[1])) for run in group.runs})
     lines += ["Runs: " + ", ".join(f"`{place}/METHOD/seed-N`" for place in places) + ".", ""]
@@ -185,17 +184,25 @@ def _missing(group: Group) -> list[str]:
     return [f"`{label}`" for label in dict.fromkeys(wanted) if label not in group.methods]
 
 
-def _tuned(folder: Path, group: Group) -> list[str]:
-    """What was chosen for each method, of how many settings."""
-    files = [file for above in _above(folder, group) for file in above.glob(f"tuning/{group.name}/*.json")]
-    rows = []
-    for file in sorted(files, key=lambda file: METHODS.index(file.stem) if file.stem in METHODS else len(METHODS)):
-        tried = json.loads(file.read_text(encoding="utf-8"))
-        for row in tried:
-            if row["best"]:
+def _tuned(folder: Path) -> Iterator[str]:
+    """A section a grid: what was chosen for each method, of how many settings."""
+    for place in sorted({file.parent for file in folder.glob("**/tuning/*/*.json")}):
+        rows = []
+        for method in METHODS:
+            file = place / f"{method}.json"
+            tried = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+            for row in tried:
                 words = ", ".join(f"{key} = {value}" for key, value in row["settings"].items())
-                rows.append([f"`{file.stem}`", words, str(len(tried)), f"{row['validation_accuracy']:.3f}"])
-    return markdown_lines(["method", "setting", "tried", "validation accuracy"], rows, numbers=False) if rows else []
+                accuracy = row["validation_accuracy"]
+                found = f"{accuracy:.3f}" if accuracy is not None else "failed"
+                rows.append([f"`{method}`", words, found, "chosen" if row["best"] else ""])
+        plan = next((plan for plan in plans()["all"] if plan.grid.stem == place.name), None)
+        on = f"Tried on `{plan.tuning}` with {', '.join(plan.tuning_settings)}; chosen" if plan else "Chosen"
+        used = ", ".join(plan.name for plan in plans()["all"] if plan.grid.stem == place.name)
+        head = ["method", "setting", "validation accuracy", ""]
+        yield f"## Settings chosen for {used or place.name}\n\n{on} on validation images alone.\n\n" + "\n".join(
+            [*markdown_lines(head, rows, numbers=False), ""]
+        )
 
 
 def _mean_accuracy(runs: Sequence[Run]) -> float | None:

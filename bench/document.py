@@ -29,10 +29,10 @@ mean nothing here.
 
 def page() -> str:
     """The whole page: a section for everything that has been measured."""
-    found = {name: _read(name) for name in ("loop", "tricks", "overhead", "importance", "growth", "peers")}
+    found = {name: _read(name) for name in ("loop", "tricks", "threads", "overhead", "importance", "growth", "peers")}
     measured = {name: content for name, content in found.items() if content}
-    sections = {"loop": _loop, "tricks": _tricks, "overhead": _overhead, "importance": _importance}
-    sections |= {"growth": _growth, "peers": _peers}
+    sections = {"loop": _loop, "tricks": _tricks, "threads": _threads, "overhead": _overhead}
+    sections |= {"importance": _importance, "growth": _growth, "peers": _peers}
     repeats = min(content["repeats"] for content in measured.values())
     introduction = INTRODUCTION.format(**{**next(iter(measured.values())), "repeats": repeats})
     return "\n".join([introduction, *(sections[name](content) for name, content in measured.items())])
@@ -86,6 +86,17 @@ of its own could go wrong without a word.
 """
 
 
+def _threads(found: dict[str, Any]) -> str:
+    rows = [(f"`{r['network']}`", r["batch"], r["threads"], _times(r["faster"])) for r in found["results"]]
+    text = """## Threads
+
+Unless told otherwise a run takes all cores up to four, and a sweep gives every run of `--jobs` its share of them: the
+layers are small, and each of them ends with its threads waiting for the slowest. Speed by the clock over that of one
+thread, which two runs of one thread each would double:
+"""
+    return text + _table(("network", "batch", "threads", "speed"), rows)
+
+
 def _overhead(found: dict[str, Any]) -> str:
     rows = [(r["method"], _times(r["step"]), _times(r["epoch"])) for r in found["results"]]
     most = max(r["prox_per_step"] for r in _read("prox")["ratios"] if r["network"] == found["network"])
@@ -125,15 +136,16 @@ def _growth(found: dict[str, Any]) -> str:
         ("importance, mask and redraw", _times(ratios["importance_seconds"]), f"{slopes['importance_seconds']:+.2%}"),
         ("both", _times(ratios["seconds"]), ""),
     ]
-    grown, heads = found["memory_growth_bytes"] / 2**20, found["heads_growth_bytes"] / 2**20
+    grown, alive, heads = (found[f"{what}_growth_bytes"] / 2**20 for what in ("memory", "tensor", "heads"))
     return f"""## A long stream
 
 GESCL on {found["tasks"]} tasks: time of the last over the second's, learned alternately, and growth per task along
 the stream.
 {_table(("time", f"task {found['tasks']} / task 2", "slope"), rows)}
 The method carries {found["state_bytes"]:,.0f} bytes from the first task to the last, {found["state_over_trunk"]:.2%}
-of the trunk's. The process grew by {grown:.1f} MiB from the second task to the last, of which the new heads are
-{heads:.1f} MiB.
+of the trunk's. From the second task to the last, all tensors that outlive a task grew by {alive:.2f} MiB, of which the
+new heads are {heads:.2f} MiB. The most memory that the process ever had grew by {grown:.1f} MiB, in jumps: freed blocks
+between the heads are now and then too small for the activations of a step.
 """
 
 

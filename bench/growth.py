@@ -3,13 +3,15 @@
     python bench/growth.py [--repeats 7] [--out results/bench-growth.json]
 
 GESCL with its defaults on `paper3`. First a stream of 50 tasks: CPU seconds of learning each and of what comes after it
-(importance, mask, redraw), without the tests of all tasks so far, which are for the accuracy matrix; the memory of the
-process, the bytes of the network and those the method carries. The network has a new head with every task: that is the
+(importance, mask, redraw), without the tests of all tasks so far, which are for the accuracy matrix; the most memory
+that the process had so far, the bytes of all tensors that outlive the task, of the network, and those the method
+carries. The network has a new head with every task: that is the
 growth there is. Then the 50th task of that learner and the second of another, learned alternately, for their ratio.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
 import resource
 import statistics
@@ -46,13 +48,23 @@ class Student:
             loop.epoch()
         trained = time.process_time()
         self.keeper.end_task(lesson)
+        ended = time.process_time()
+        del lesson, loop
         return {
             "training_seconds": trained - started,
-            "importance_seconds": time.process_time() - trained,
+            "importance_seconds": ended - trained,
             "memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "tensor_bytes": live_tensor_bytes(),
             "model_bytes": sum(t.numel() * t.element_size() for t in self.net.state_dict().values()),
             "state_bytes": sum(t.numel() * t.element_size() for t in self.keeper.state().values()),
         }
+
+
+def live_tensor_bytes() -> int:
+    """The bytes behind all tensors of the process, each piece of memory once."""
+    gc.collect()
+    tensors = (each for each in gc.get_objects() if type(each) in (torch.Tensor, torch.nn.Parameter))
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
 
 
 def slope(values: list[float]) -> float:
@@ -87,6 +99,7 @@ def main() -> None:
         "last_over_second": ratios,
         "slope_per_task": slopes,
         "memory_growth_bytes": last["memory_bytes"] - second["memory_bytes"],
+        "tensor_growth_bytes": last["tensor_bytes"] - second["tensor_bytes"],
         "heads_growth_bytes": last["model_bytes"] - second["model_bytes"],
         "state_bytes": last["state_bytes"],
         "state_over_model": last["state_bytes"] / last["model_bytes"],

@@ -27,7 +27,7 @@ from timing import arguments, ratio, write
 
 PEER = "avalanche-lib==0.6.0"
 METHODS = ("finetune", "ewc", "si", "mas")
-TASKS, IMAGES, TESTED, EPOCHS, BATCH = 2, 192, 128, 3, 64
+TASKS, IMAGES, TESTED, EPOCHS, BATCH = 2, 640, 128, 5, 64
 
 Tasks = list[dict[str, tuple[torch.Tensor, torch.Tensor]]]
 

@@ -38,9 +38,11 @@ def made_lesson(net: MultiHeadNet, images: int, batch: int) -> Lesson:
     return Lesson(index, task, 0, batch, [(index, split)], [(index, split)])
 
 
-def our_loop(network: str, batch: int, images: int, method: Method | None = None, augmented: bool = False) -> Loop:
+def our_loop(
+    network: str, batch: int, images: int, method: Method | None = None, augmented: bool = False, threads: int = 1
+) -> Loop:
     """Our loop over a first task, in a process prepared as the command line prepares it."""
-    prepare_process(threads=1)
+    prepare_process(threads)
     net = made_net(network)
     training = Training(batch_size=batch, flip=augmented, shift=4 if augmented else 0)
     return Loop(net, (method or Finetune()).keeper(net), made_lesson(net, images, batch), training)

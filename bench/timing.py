@@ -27,23 +27,27 @@ Work = Callable[[], object]
 #: Makes the work of a case, in the process that will do it: a function that can be pickled.
 Make = Callable[..., Work]
 Case = tuple[Any, ...]
+Clock = Callable[[], float]
 
 
 @contextmanager
-def turns(makes: Mapping[str, Make]) -> Iterator[Callable[[Case, int], dict[str, list[float]]]]:
+def turns(
+    makes: Mapping[str, Make], clock: Clock = time.process_time
+) -> Iterator[Callable[[Case, int], dict[str, list[float]]]]:
     """A process per subject, and a function that lets them work on a case alternately.
 
         with turns({"ours": ours, "bare": bare}) as alternately:
             seconds = alternately(("paper3", 64), repeats)
 
-    It gives the CPU seconds of each subject's work, `repeats` times; a first round is not counted.
+    It gives the seconds of each subject's work, of the CPU unless another clock is given, `repeats` times; a first
+    round is not counted.
     """
     context = multiprocessing.get_context("spawn")
     ends: dict[str, Connection] = {}
     processes = []
     for name, make in makes.items():
         ends[name], other = context.Pipe()
-        processes.append(context.Process(target=_serve, args=(other, make), daemon=True))
+        processes.append(context.Process(target=_serve, args=(other, make, clock), daemon=True))
         processes[-1].start()
         other.close()
 
@@ -65,7 +69,7 @@ def turns(makes: Mapping[str, Make]) -> Iterator[Callable[[Case, int], dict[str,
         process.join()
 
 
-def _serve(end: Connection, make: Make) -> None:
+def _serve(end: Connection, make: Make, clock: Clock) -> None:
     torch.set_num_threads(1)
     known: Case = ()
     while True:
@@ -75,9 +79,9 @@ def _serve(end: Connection, make: Make) -> None:
             return
         if case != known:
             known, work = case, make(*case)
-        started = time.process_time()
+        started = clock()
         work()
-        end.send(time.process_time() - started)
+        end.send(clock() - started)
 
 
 def medians(seconds: Mapping[str, list[float]]) -> dict[str, float]:

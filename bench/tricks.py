@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from gescl import process
+from gescl.networks.dropout import ByteDropout
 from gescl.training import Loop
 from loop import plain_network
 from subjects import made_split, our_loop
@@ -60,6 +61,20 @@ def with_images_channels_first(network: str) -> Work:
     loop = our_loop(network, BATCH, IMAGES)
     for _, split in loop.lesson.train:
         object.__setattr__(split, "images", split.images.contiguous())
+    return loop.epoch
+
+
+def with_torchs_dropout(network: str) -> Work:
+    loop = our_loop(network, BATCH, IMAGES)
+    assert isinstance(loop.net.trunk, nn.Sequential)
+    layers = [nn.Dropout(layer.p) if isinstance(layer, ByteDropout) else layer for layer in loop.net.trunk]
+    loop.net.trunk = nn.Sequential(*layers)
+    return _again(loop).epoch
+
+
+def with_foreach_adam(network: str) -> Work:
+    loop = our_loop(network, BATCH, IMAGES)
+    loop.optimizer = loop.lesson.optimizer = torch.optim.Adam(loop.net.parameters(), lr=1e-3, foreach=True)
     return loop.epoch
 
 
@@ -106,10 +121,12 @@ TAKEN = {
     "channels last in memory": without_channels_last,
     "ReLU after the pool": with_relu_before_the_pool,
     "images stored channels last": with_images_channels_first,
+    "dropout by bytes": with_torchs_dropout,
 }
 SEEDS = "two seeds as one vectorised network"
 LEFT_OUT = {
     "fused Adam": with_fused_adam,
+    "Adam by lists of tensors (foreach)": with_foreach_adam,
     SEEDS: two_seeds_at_once,
 }
 

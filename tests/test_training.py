@@ -58,3 +58,12 @@ def test_no_step_waits_for_the_device(method: str) -> None:
     few, many = waits(method, tasks, 72), waits(method, tasks, 12)
     assert few == many, f"2 and 12 steps: {few}, {many}"
     assert few.get("_local_scalar_dense", 0) <= 1, "the mean loss, once an epoch"
+
+
+def test_no_gradient_outlives_an_epoch() -> None:
+    task = stripes("a", 2, shape=(3, 8, 8))
+    net = MultiHeadNet(build_trunk("small", task.shape), task.shape, torch.zeros(3), torch.ones(3))
+    net.add_head(2)
+    lesson = Lesson(0, task, 0, 12, [(0, task.train)], [(0, task.val)])
+    Loop(net, METHODS["finetune"]().keeper(net), lesson, Training()).epoch()
+    assert all(parameter.grad is None for parameter in net.parameters())

@@ -199,6 +199,7 @@ class Loop:
                 self.optimizer.step()
                 self.keeper.after_step(self.lesson)
         self.keeper.end_epoch(self.lesson)
+        self.optimizer.zero_grad(set_to_none=True)  # a head that is done would keep its last gradient for ever
         return float(total) / self.batches.images
 
     def _cross_entropy(self, pieces: ByHead) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..errors import UsageError, unknown
+from .dropout import ByteDropout
 from .foreign import timm_trunk
 from .resnet import resnet18, resnet20
 
@@ -57,9 +58,9 @@ def ags6(channels: int) -> nn.Module:
         layers[f"conv{2 * block - 1}"] = nn.Conv2d(before, filters, 3, padding=1)
         layers[f"relu{2 * block - 1}"] = nn.ReLU()
         layers |= _pooled(2 * block, nn.Conv2d(filters, filters, 3, padding=1))
-        layers[f"dropout{block}"] = nn.Dropout(0.25)
+        layers[f"dropout{block}"] = ByteDropout(0.25)
         before = filters
-    layers |= {"flatten": nn.Flatten(), "fc": nn.LazyLinear(256), "relu": nn.ReLU(), "dropout": nn.Dropout(0.5)}
+    layers |= {"flatten": nn.Flatten(), "fc": nn.LazyLinear(256), "relu": nn.ReLU(), "dropout": ByteDropout(0.5)}
     return nn.Sequential(OrderedDict(layers))
 
 

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch import Tensor, fx, nn
 
+from .dropout import ByteDropout
+
 BatchNorm = nn.modules.batchnorm._BatchNorm
 Convolution = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -27,7 +29,7 @@ ACTIVATIONS = {
 }
 # Each output channel should depend on the same input channel alone, and be zero where that is: tried by `keeps_apart`.
 PASSING = {
-    *(nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, F.dropout, F.dropout2d),
+    *(nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, ByteDropout, F.dropout, F.dropout2d),
     *(nn.ZeroPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d, nn.ConstantPad2d, F.pad),
     *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
     *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d),

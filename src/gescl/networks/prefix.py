@@ -15,6 +15,7 @@ from torch.fx.passes.shape_prop import TensorMetadata
 
 from .multihead import MultiHeadNet
 from .operations import BatchNorm
+from .tracing import Tracer
 
 
 def fixed_parameters(net: MultiHeadNet, fixed: Tensor) -> list[Tensor]:
@@ -94,7 +95,7 @@ def _same_in_training(trunk: nn.Module, in_eval: fx.Graph) -> bool:
     training = trunk.training
     try:
         trunk.train()
-        return str(fx.Tracer().trace(trunk)) == str(in_eval)
+        return str(Tracer().trace(trunk)) == str(in_eval)
     finally:
         trunk.train(training)
 

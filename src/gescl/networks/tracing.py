@@ -18,6 +18,7 @@ from torch.fx.passes.shape_prop import ShapeProp, TensorMetadata
 
 from ..errors import UsageError
 from .channels import Trace
+from .dropout import ByteDropout
 from .operations import (
     ACTIVATIONS,
     ADDING,
@@ -42,9 +43,15 @@ def trace(trunk: nn.Module, sample: Tensor) -> Trace:
         trunk.train(training)
 
 
+class Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Our dropout is asked every time whether it is in training, as torch's are."""
+        return isinstance(m, ByteDropout) or super().is_leaf_module(m, module_qualified_name)
+
+
 def _traced(trunk: nn.Module, sample: Tensor) -> fx.GraphModule:
     try:
-        module = fx.GraphModule(trunk, fx.Tracer().trace(trunk))
+        module = fx.GraphModule(trunk, Tracer().trace(trunk))
         with torch.no_grad():
             ShapeProp(module).propagate(sample)
     except Exception as error:  # whatever a foreign module's forward raises

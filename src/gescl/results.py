@@ -59,10 +59,13 @@ def results_page(folder: Path) -> str:
 
 
 def collect(source: Path, results: Path) -> int:
-    """Copy the small files of a reproduction: of every finished run its result and recipe, and what was tuned."""
+    """Copy the small files of a reproduction: of every finished run its result and recipe, and what was tuned.
+
+    They are all that `gescl reproduce` needs to know what is done: copied back, it goes on from there.
+    """
     if not source.is_dir():
         raise DataError(f"{source} is not a folder")
-    wanted = [path for path in source.rglob("result.json") if not _tuning(source, path)]
+    wanted = list(source.rglob("result.json"))
     wanted += [path.with_name("recipe.toml") for path in wanted]
     wanted += source.glob("**/tuning/*/*.json")
     for path in wanted:

@@ -70,7 +70,7 @@ def ours(name: str, tasks: Tasks) -> None:
     for number, task in enumerate(tasks):
         train, test = Split(*task["train"]), Split(*task["test"])
         classes = tuple(map(str, range(CLASSES)))
-        learner.learn(Task(str(number), classes, train, val=test[slice(BATCH)], test=test))
+        learner.learn(Task(str(number), classes, train, val=test[slice(1)], test=test))  # the peer does not validate
 
 
 def serve_ours(stream: str) -> None:

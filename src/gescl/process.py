@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import multiprocessing
 import os
 import platform
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -29,6 +32,14 @@ def prepare_process(threads: int | None = None) -> int:
     torch.set_num_threads(threads)
     _keep_freed_memory()
     return threads
+
+
+@functools.cache
+def bfloat16_crashes() -> bool:
+    """Whether the system ends a process that multiplies bfloat16 on the CPU: some virtual machines name instructions
+    that they do not have. Only another process can find out."""
+    code = "import torch; ones = torch.ones(64, 64, dtype=torch.bfloat16); ones @ ones"
+    return subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode < 0
 
 
 def cores() -> int:

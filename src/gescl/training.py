@@ -14,10 +14,11 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat
 from torch import Tensor, nn
 
 from .batches import Batches, ByHead, moved, resident
-from .errors import DataError
+from .errors import DataError, UsageError
 from .methods.method import Keeper, Lesson
 from .networks.multihead import MultiHeadNet
 from .networks.prefix import FixedPrefix, fixed_parameters, without_gradients
+from .process import bfloat16_crashes
 from .randomness import generator, seeded
 from .streams.task import Split
 
@@ -97,6 +98,11 @@ def train(
     report: Callable[[Epoch], None],
 ) -> list[Epoch]:
     """Learn one task. The net ends at its best weights by validation loss, in eval mode."""
+    if training.precision == "bfloat16" and net.mean.device.type == "cpu" and bfloat16_crashes():
+        raise UsageError(
+            "training.precision = bfloat16: this CPU stops PyTorch when it uses it. Use float32, or set "
+            "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment and try again"
+        )
     loop = Loop(net, keeper, lesson, training)
     best_loss, stale, epochs = float("inf"), 0, []
     with seeded(lesson.seed, lesson.index, "dropout"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from gescl import Hat, Learner, Training
 from gescl.methods.hat import HatKeeper, annealed, compensation
 from gescl.methods.method import Lesson
+from gescl.networks.cnn import build_trunk
+from gescl.networks.multihead import MultiHeadNet
 
 from ..conftest import stripes
 from ..networks.residual import residual
@@ -223,3 +226,28 @@ def test_a_failed_task_leaves_gates_and_mask_as_they_were() -> None:
         learner.learn(tasks[1])
     assert list(learner.net.gates) == [0] and torch.equal(keeper_of(learner, HatKeeper).used, used)
     assert torch.equal(logits(learner, tasks[0], 0), before)
+
+
+@pytest.mark.parametrize("network", ["small", "ags6"])
+def test_gating_behind_a_pool_is_gating_before_it(network: str) -> None:
+    shape = (3, 32, 32)
+    torch.manual_seed(0)
+    net = MultiHeadNet(build_trunk(network, shape).eval(), shape, torch.zeros(3), torch.ones(3))
+    net.add_head(2)
+    plain = copy.deepcopy(net.trunk)
+    gate = torch.rand(net.graph.size).requires_grad_()
+    net.gates[0] = gate
+    images = torch.randn(4, *shape)
+    net.select(0)
+    features = net.trunk(images)
+    for layer, (name, filters) in zip(net.graph.layers, net.graph.named(net.graph.outlets), strict=True):
+        assert name == layer.name
+        plain.get_submodule(name).register_forward_hook(
+            lambda module, inputs, output, own=filters: output * gate[own].view(1, -1, *[1] * (output.ndim - 2))
+        )
+    expected = plain(images)
+    assert torch.equal(features, expected)
+    weight = torch.randn_like(features)
+    found, wanted = (torch.autograd.grad((each * weight).sum(), gate)[0] for each in (features, expected))
+    torch.testing.assert_close(found, wanted)
+    assert any(isinstance(module, nn.MaxPool2d) for module, _ in net.graph.gated)

@@ -20,6 +20,7 @@ class Trace:
         self.owners: list[tuple[nn.Module, Tensor]] = []
         self.norms: list[tuple[BatchNorm, Tensor]] = []
         self.emitters: list[tuple[nn.Module, Tensor]] = []
+        self.gated: list[tuple[nn.Module, Tensor]] = []
         self.taps: dict[tuple[str, ...], tuple[str, tuple[Activation, ...], Tensor]] = {}
         self.features = torch.empty(0, dtype=torch.long)
         self.rests_at_zero = True

@@ -134,8 +134,10 @@ class FilterGraph:
         self.taps = tuple(
             Tap(node, acts, found.ids(channels).to(device)) for node, acts, channels in found.taps.values()
         )
-        #: Modules whose output is the filters' own, before the non-linearity, and those filters: where gates go.
+        #: Modules whose output is the filters' own, before the non-linearity, and those filters.
         self.outlets = tuple((module, found.ids(channels).to(device)) for module, channels in found.emitters)
+        #: Where gates go: at the outlets, or behind a pool that follows.
+        self.gated = tuple((module, found.ids(channels).to(device)) for module, channels in found.gated)
         #: Modules with running statistics per channel, and the channels' filters.
         self.norms = tuple((module, found.ids(channels).to(device)) for module, channels in found.norms)
         #: False where a filter at zero would leave it by itself, because its activation has a slope there.

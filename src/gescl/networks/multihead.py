@@ -59,7 +59,7 @@ class MultiHeadNet(nn.Module):
     def graph(self) -> FilterGraph:
         """The filters of the trunk."""
         graph = FilterGraph(self.trunk, self._sample())
-        for module, filters in graph.outlets:
+        for module, filters in graph.gated:
             module.register_forward_hook(self._gating(filters))
         return graph
 

@@ -185,7 +185,7 @@ class _Walker:
         self.found.owners.append((layer, made))
         self.found.edges.append((layer.weight, sources, made))
         if not all(self._norm(user) is not None for user in node.users):
-            self.found.emitters.append((layer, made))
+            self._emit(node, layer, made)
         self._read(node.all_input_nodes[0])
 
     def _batch_norm(self, node: fx.Node, layer: BatchNorm) -> None:
@@ -198,7 +198,15 @@ class _Walker:
             self.found.rows += [(layer.weight, channels), (layer.bias, channels)]
             self.found.owners.append((layer, channels))
         self.found.norms.append((layer, channels))
+        self._emit(node, layer, channels)
+
+    def _emit(self, node: fx.Node, layer: nn.Module, channels: Tensor) -> None:
         self.found.emitters.append((layer, channels))
+        # No gate is negative: the largest of gated values is the largest value, gated, and there are fewer of them.
+        user = next(iter(node.users)) if len(node.users) == 1 else node
+        pool = self._layer(user)
+        once = sum(other.target == user.target for other in node.graph.nodes) == 1
+        self.found.gated.append((pool if isinstance(pool, nn.MaxPool2d) and once else layer, channels))
 
     def _add(self, node: fx.Node) -> None:
         inputs = node.all_input_nodes

@@ -1,6 +1,6 @@
 """What every method adds to plain fine-tuning, per step and per epoch, and what a full network saves.
 
-    python bench/overhead.py [--repeats 7] [--out results/bench-overhead.json]
+    python bench/overhead.py [--repeats 25] [--out results/bench-overhead.json]
 
 `paper3`, batch 64, the second task, half of the filters important where a method tells them apart. Steps and what comes
 once per epoch are timed apart and added up for an epoch of 4,500 images (a task of CIFAR-100 without its validation
@@ -73,7 +73,7 @@ def _nothing(lesson: Lesson) -> None: ...
 
 
 def main() -> None:
-    options = arguments(__doc__, "overhead", repeats=7)
+    options = arguments(__doc__, "overhead", repeats=25)
     prepare_process(threads=1)
     logging.disable()  # that a made-up network is full is no news
     subjects = {name: Subject(method, full="full" in name) for name, method in SUBJECTS.items()}

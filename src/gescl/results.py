@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from .claims import claims_table
 from .errors import DataError
@@ -194,7 +195,7 @@ def _tuned(folder: Path) -> Iterator[str]:
         for method in METHODS:
             file = place / f"{method}.json"
             tried = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
-            for row in tried:
+            for row in sorted(tried, key=_values):
                 words = ", ".join(f"{key} = {value}" for key, value in row["settings"].items())
                 accuracy = row["validation_accuracy"]
                 found = f"{accuracy:.3f}" if accuracy is not None else "failed"
@@ -206,6 +207,11 @@ def _tuned(folder: Path) -> Iterator[str]:
         yield f"## Settings chosen for {used or place.name}\n\n{on} on validation images alone.\n\n" + "\n".join(
             [*markdown_lines(head, rows, numbers=False), ""]
         )
+
+
+def _values(row: dict[str, Any]) -> list[tuple[bool, Any]]:
+    """What to sort settings by: numbers by size, words (an infinity is one here) behind them."""
+    return [(isinstance(value, str), value) for value in row["settings"].values()]
 
 
 def _mean_accuracy(runs: Sequence[Run]) -> float | None:

@@ -22,8 +22,8 @@ What the loop costs, what each trick of it buys, and what did not pay. Written b
 
 Every figure is a ratio between things timed alternately in one run, in CPU time on one thread, the median of the rounds
 ({repeats} at least); in brackets the quartiles. Ratios carry over to other machines far better than seconds. These were
-measured on: {processor}, {cores} cores, torch {torch}, while other work went on: differences of less than about a tenth
-mean nothing here.
+measured on: {processor}, {cores} cores, torch {torch}, a machine shared with others: differences of less than
+about a tenth mean nothing here.
 """
 
 
@@ -92,7 +92,7 @@ def _threads(found: dict[str, Any]) -> str:
 
 Unless told otherwise a run takes all cores up to four, and a sweep gives every run of `--jobs` its share of them: the
 layers are small, and each of them ends with its threads waiting for the slowest. Speed by the clock over that of one
-thread, which two runs of one thread each would double:
+thread (two runs of one thread each do twice the work of one):
 """
     return text + _table(("network", "batch", "threads", "speed"), rows)
 

@@ -23,9 +23,8 @@ ONE_GIB = 1 << 30
 def prepare_process(threads: int | None = None) -> int:
     """Fix the number of CPU threads, what is asked for or all cores up to four, and keep freed memory for reuse.
 
-    The networks are small: beyond four threads they gain little, and a fixed rule keeps results comparable. Numbers too
-    small for float's full precision become 0: closed gates and decayed averages are full of them, and some CPUs take a
-    hundred times as long over each.
+    The networks are small, and a fixed rule keeps results comparable. Numbers too small for float's full precision
+    become 0: closed gates and decayed averages are full of them, and some CPUs take many times as long over each.
     """
     torch.set_flush_denormal(True)  # before there are threads: they inherit it
     threads = threads or min(4, cores())

@@ -189,7 +189,7 @@ def _missing(group: Group) -> list[str]:
 
 
 def _tuned(folder: Path) -> Iterator[str]:
-    """A section a grid: what was chosen for each method, of how many settings."""
+    """A section a grid: what was tried for each method, and what was chosen."""
     for place in sorted({file.parent for file in folder.glob("**/tuning/*/*.json")}):
         rows = []
         for method in METHODS:
@@ -200,12 +200,13 @@ def _tuned(folder: Path) -> Iterator[str]:
                 accuracy = row["validation_accuracy"]
                 found = f"{accuracy:.3f}" if accuracy is not None else "failed"
                 rows.append([f"`{method}`", words, found, "chosen" if row["best"] else ""])
-        plan = next((plan for plan in plans()["all"] if plan.grid.stem == place.name), None)
-        on = f"Tried on `{plan.tuning}` with {', '.join(plan.tuning_settings)}; chosen" if plan else "Chosen"
-        used = ", ".join(plan.name for plan in plans()["all"] if plan.grid.stem == place.name)
+        users = [plan for plan in plans()["all"] if plan.grid.stem == place.name]
+        on = [f"Tried on `{plan.tuning}` with {', '.join(plan.tuning_settings)}; chosen" for plan in users[:1]]
+        used = ", ".join(plan.name for plan in users)
         head = ["method", "setting", "validation accuracy", ""]
-        yield f"## Settings chosen for {used or place.name}\n\n{on} on validation images alone.\n\n" + "\n".join(
-            [*markdown_lines(head, rows, numbers=False), ""]
+        yield (
+            f"## Settings chosen for {used or place.name}\n\n{(on or ['Chosen'])[0]} on validation images alone.\n\n"
+            + "\n".join([*markdown_lines(head, rows, numbers=False), ""])
         )
 
 

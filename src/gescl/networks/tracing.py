@@ -203,10 +203,9 @@ class _Walker:
     def _emit(self, node: fx.Node, layer: nn.Module, channels: Tensor) -> None:
         self.found.emitters.append((layer, channels))
         # No gate is negative: the largest of gated values is the largest value, gated, and there are fewer of them.
-        user = next(iter(node.users)) if len(node.users) == 1 else node
-        pool = self._layer(user)
-        once = sum(other.target == user.target for other in node.graph.nodes) == 1
-        self.found.gated.append((pool if isinstance(pool, nn.MaxPool2d) and once else layer, channels))
+        places = [user for user in node.graph.nodes if user.target in {user.target for user in node.users}]
+        pool = self._layer(places[0]) if len(places) == 1 else None  # alone behind the layer, and nowhere else
+        self.found.gated.append((pool if isinstance(pool, nn.MaxPool2d) else layer, channels))
 
     def _add(self, node: fx.Node) -> None:
         inputs = node.all_input_nodes

@@ -201,13 +201,11 @@ def _tuned(folder: Path) -> Iterator[str]:
                 found = f"{accuracy:.3f}" if accuracy is not None else "failed"
                 rows.append([f"`{method}`", words, found, "chosen" if row["best"] else ""])
         users = [plan for plan in plans()["all"] if plan.grid.stem == place.name]
-        on = [f"Tried on `{plan.tuning}` with {', '.join(plan.tuning_settings)}; chosen" for plan in users[:1]]
-        used = ", ".join(plan.name for plan in users)
-        head = ["method", "setting", "validation accuracy", ""]
-        yield (
-            f"## Settings chosen for {used or place.name}\n\n{(on or ['Chosen'])[0]} on validation images alone.\n\n"
-            + "\n".join([*markdown_lines(head, rows, numbers=False), ""])
-        )
+        lines = [f"## Settings chosen for {', '.join(plan.name for plan in users) or place.name}", ""]
+        lines += [f"Tried on `{plan.tuning}` with {', '.join(plan.tuning_settings)}." for plan in users[:1]]
+        lines += ["Chosen on validation images alone.", ""]
+        lines += markdown_lines(["method", "setting", "validation accuracy", ""], rows, numbers=False)
+        yield "\n".join([*lines, ""])
 
 
 def _values(row: dict[str, Any]) -> list[tuple[bool, Any]]:

@@ -1,4 +1,4 @@
-"""Dropout that draws a byte of chance for an element where torch's draws a number: faster on a CPU (bench/tricks.py)."""
+"""Dropout that draws a byte of chance where torch's draws a number: faster on a CPU (bench/tricks.py)."""
 
 from __future__ import annotations
 

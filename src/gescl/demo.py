@@ -30,11 +30,11 @@ def run_demo(out: Path, seed: int, console: Console) -> Path:
         f"One small CNN learns {len(tasks)} writing systems, one after the other, and never sees an old one again.\n"
         "Accuracy on the task just learned, on the first task, and on average over all so far:\n"
     )
-    titles = "".join(f"{name:<18}" for name in METHODS)
+    titles = "".join(f"{name:<17}" for name in METHODS)
     console.print(f"{'after task':<21}{titles}seconds", style="bold")
     started = time.perf_counter()
     for steps in zip(*(experiment.tasks() for experiment in experiments), strict=True):
-        cells = "".join(f"{_cell(learner):<18}" for learner, _ in steps)
+        cells = "".join(f"{_cell(learner):<17}" for learner, _ in steps)
         number = len(steps[0][0].records)
         console.print(f"{number:2} {tasks[number - 1]:<18}{cells}{time.perf_counter() - started:7.0f}", highlight=False)
     console.print()

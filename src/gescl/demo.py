@@ -14,21 +14,22 @@ from .learner import Learner
 from .recipe import load_recipe
 
 METHODS = ("finetune", "frozen", "gescl")
-TASKS = 9  # of the stream's twelve: about two minutes on two cores
+SETTINGS = ("stream.tasks=9",)  # of the stream's twelve: about two minutes on two cores
 
 
 def run_demo(out: Path, seed: int, console: Console) -> Path:
     """Run the demonstration and return the report's path."""
     experiments = [
-        Experiment(load_recipe("scripts", method=name, settings=[f"stream.tasks={TASKS}"]), seed, out, progress=False)
+        Experiment(load_recipe("scripts", method=name, settings=SETTINGS), seed, out, progress=False)
         for name in METHODS
     ]
     for experiment in experiments:
         shutil.rmtree(experiment.folder, ignore_errors=True)  # an earlier demonstration
     tasks = experiments[0].stream().names
     console.print(
-        f"One small CNN learns {len(tasks)} writing systems, one after the other, and never sees an old one again.\n"
-        "Accuracy on the task just learned, on the first task, and on average over all so far:\n"
+        f"One small CNN learns {len(tasks)} writing systems, one after the other, and never sees\n"
+        "an old one again. Accuracy on the task just learned, on the first task, and on\n"
+        "average over all so far:\n"
     )
     titles = "".join(f"{name:<17}" for name in METHODS)
     console.print(f"{'after task':<21}{titles}seconds", style="bold")

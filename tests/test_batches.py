@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812 (its usual name)
 
 from gescl import Learner, Training, UsageError
 from gescl.batches import Batches, ByHead, shifted
+from gescl.methods.quadratic import mean_per_image
+from gescl.networks.cnn import build_trunk
+from gescl.networks.multihead import MultiHeadNet
 from gescl.streams.task import Split
 
 from .conftest import stripes
@@ -85,6 +89,16 @@ def test_augmentation_is_drawn_anew_every_epoch_and_by_the_run_alone() -> None:
     assert not torch.equal(sums[0], sums[1])
 
 
+def test_images_that_are_not_on_the_networks_device_are_brought_there() -> None:
+    with torch.device("meta"):  # stands for a GPU: it computes nothing, and refuses what is elsewhere
+        net = MultiHeadNet(build_trunk("small", (3, 16, 16)), (3, 16, 16), torch.zeros(3), torch.ones(3))
+        net.add_head(2)
+    split = stripes("a", 2).train
+    assert net(split.images, 0).is_meta
+    sums = mean_per_image(net, 0, split, lambda logits, labels: F.cross_entropy(logits, labels, reduction="none"), 2)
+    assert sums and all(tensor.is_meta for tensor in sums.values())
+
+
 def test_a_network_learns_from_augmented_images() -> None:
     learner = Learner("small", "finetune", training=Training(epochs=6, lr=3e-3, batch_size=16, flip=True, shift=2))
     learner.learn(stripes("a", 2))
@@ -95,8 +109,9 @@ REDUCED = """
 import torch
 from gescl import Learner, Training
 from tests.conftest import stripes
-learner = Learner("small", "finetune", training=Training(epochs=4, lr=3e-3, batch_size=16, precision="bfloat16"))
+learner = Learner("small", "gescl", training=Training(epochs=4, lr=3e-3, batch_size=16, precision="bfloat16"))
 learner.learn(stripes("a", 2))
+learner.learn(stripes("b", 2, seed=1))
 assert learner.average_accuracy > 0.8, learner.average_accuracy
 assert all(p.dtype == torch.float32 for p in learner.net.parameters())
 """

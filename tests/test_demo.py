@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gescl import demo
+from gescl import UsageError, demo
 
 
 def test_what_is_printed_is_what_the_runs_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,13 +32,19 @@ def test_what_is_printed_is_what_the_runs_found(tmp_path: Path, monkeypatch: pyt
         assert f"{first:.3f} → {last:.3f}" in line and f"{result['average_accuracy']:.3f}" in line
 
 
-def test_an_earlier_demonstration_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_earlier_demonstration_makes_room_and_another_run_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(demo, "SETTINGS", ("stream.tasks=2", "training.epochs=1"))
     console = Console(file=StringIO(), width=80)
     demo.run_demo(tmp_path, seed=0, console=console)
+    log = tmp_path / "scripts" / "gescl" / "seed-0" / "events.jsonl"
+    log.write_text("")
+    demo.run_demo(tmp_path, seed=0, console=console)
+    written = log.read_bytes()
+    assert written
 
     monkeypatch.setattr(demo, "SETTINGS", ("stream.tasks=2", "training.epochs=2"))
-    demo.run_demo(tmp_path, seed=0, console=console)
-
-    result = json.loads((tmp_path / "scripts" / "gescl" / "seed-0" / "result.json").read_text())
-    assert result["epochs"] == [2, 2]
+    with pytest.raises(UsageError, match="holds a run of another recipe"):
+        demo.run_demo(tmp_path, seed=0, console=console)
+    assert log.read_bytes() == written

@@ -102,7 +102,7 @@ def test_a_task_that_fails_at_its_very_end_leaves_everything_as_it_was(run: Run)
 
 def test_it_reports_what_it_carries_and_what_it_has_taken(run: Run) -> None:
     learner = run.learner
-    carried = [*learner.keeper.state().values(), *learner.net.gates.values()]
+    carried = [*learner.keeper.state().values(), *learner.net.task_state().values()]
     assert learner.state_bytes == sum(tensor.numpy().nbytes for tensor in carried)
     capacity, record = learner.capacity(), learner.records[-1]
     if capacity is None:

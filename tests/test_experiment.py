@@ -104,6 +104,15 @@ def test_a_run_killed_while_it_wrote_its_log_goes_on(tmp_path: Path) -> None:
     assert names[0] == names[1]
 
 
+def test_a_damaged_line_in_a_log_is_an_error_that_names_it(tmp_path: Path) -> None:
+    stopped = Experiment(recipe(), 0, tmp_path)
+    next(stopped.tasks())
+    with (stopped.folder / "events.jsonl").open("a") as log:
+        log.write("\0\0\0\n")
+    with pytest.raises(DataError, match=r"events\.jsonl: line \d+ is damaged"):
+        stopped.run(resume=True)
+
+
 def test_of_two_at_one_run_the_second_waits_and_then_has_the_result(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -103,7 +103,7 @@ def test_joint_trains_old_heads_too_and_asks_for_the_images_after_loading(tmp_pa
     loaded = Learner.load(tmp_path / "model.gescl")
     with pytest.raises(UsageError, match="needs their images again"):
         loaded.learn(tasks[2])
-    loaded.learn(tasks[2], earlier=tasks[:2])
+    loaded.learn(tasks[2], earlier=[tasks[1], tasks[0]])  # in any order
     one.learn(tasks[2])
     assert_same_weights(one, loaded)
 
@@ -240,6 +240,91 @@ def test_a_failure_while_learning_leaves_the_learner_as_it_was() -> None:
     undisturbed.learn(stripes("a"))
     undisturbed.learn(stripes("b", seed=1))
     assert_same_weights(one, undisturbed)
+
+
+def with_norm() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+
+
+@pytest.mark.parametrize("method", ["gescl", "finetune", "hat"])
+@pytest.mark.parametrize("moment", ["in training", "at the end"])
+def test_a_failure_leaves_every_tasks_batch_norm_statistics_and_gates_as_they_were(
+    method: str, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Learner(with_norm(), method, training=FAST)
+    tasks = [stripes(str(k), seed=k) for k in range(3)]
+    for task in tasks[:2]:
+        one.learn(task)
+    images = tasks[2].val.images
+    before = [one.predict(images, name).probabilities for name in one.tasks]
+    one.predict(images, "0")  # an old task's statistics are in place when learning begins
+
+    def fail(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    end_task = one.keeper.end_task
+    if moment == "in training":
+        one.on_epoch = fail
+    else:
+        monkeypatch.setattr(one.keeper, "end_task", lambda lesson: (end_task(lesson), fail()))
+    with pytest.raises(KeyboardInterrupt):
+        one.learn(tasks[2])
+    after = [one.predict(images, name).probabilities for name in one.tasks]
+    assert all(torch.equal(*both) for both in zip(before, after, strict=True))
+
+
+def test_a_first_task_that_failed_leaves_no_trace() -> None:
+    def fail(epoch: Epoch) -> None:
+        raise KeyboardInterrupt
+
+    trunk = with_norm()
+    one, undisturbed = (Learner(copy.deepcopy(trunk), "hat", training=FAST) for _ in range(2))
+    one.on_epoch = fail
+    with pytest.raises(KeyboardInterrupt):
+        one.learn(stripes("failed", seed=3, shape=(3, 12, 12)))
+    one.on_epoch = None
+    for each in (one, undisturbed):
+        each.learn(stripes("a"))
+    assert_same_weights(one, undisturbed)
+
+
+def test_a_module_that_another_learner_had_is_taken_over_without_its_gates(tmp_path: Path) -> None:
+    trunk, images = with_norm(), stripes("c").val.images
+    one = Learner(trunk, "hat", training=FAST)
+    one.learn(stripes("a"))
+    one.learn(stripes("b", seed=1))
+    expected = one.predict(images, "a").probabilities
+    one.save(tmp_path / "model.gescl")
+    for network in (copy.deepcopy(trunk), trunk):
+        again = Learner.load(tmp_path / "model.gescl", network=network)
+        assert torch.equal(again.predict(images, "a").probabilities, expected)
+
+
+def test_batch_norm_statistics_of_old_tasks_count_as_carried() -> None:
+    one = Learner(with_norm(), "finetune", training=FAST)
+    one.learn(stripes("a"))
+    assert one.state_bytes == 0
+    one.learn(stripes("b", seed=1))
+    assert one.state_bytes == 2 * 8 * 4 + 8, "mean and variance of eight channels, and a count"
+
+
+def test_images_that_a_model_file_could_not_hold_are_refused_before_learning() -> None:
+    images = np.zeros((8, 1, 1032, 4), np.uint8)
+    task = Task.from_arrays("long", images, np.arange(8) % 2, classes=["a", "b"])
+    with pytest.raises(DataError, match=r"'long': images are 1×1032×4 .*at most 1024 pixels"):
+        learner().learn(task)
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
+    one = learner()
+    one.learn(stripes("a"))
+    one.save(tmp_path / "model.gescl")
+    whole = (tmp_path / "model.gescl").read_bytes()
+    one.net.head(0).weight.data[0, 0] = torch.nan
+    with pytest.raises(DataError, match=r"is not written.*heads\.0\.weight holds NaN"):
+        one.save(tmp_path / "model.gescl")
+    assert (tmp_path / "model.gescl").read_bytes() == whole
 
 
 def test_a_loss_that_explodes_is_an_error_not_a_result() -> None:

@@ -253,19 +253,16 @@ def test_saving_again_keeps_the_generation_before(model: Path) -> None:
 def test_a_failure_at_any_moment_of_saving_leaves_the_old_model(
     model: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    before = model.read_bytes()
+    before, learner = model.read_bytes(), _learned()
 
     def full(*_: Any) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    if moment == "write":
-        monkeypatch.setattr(os, "fdopen", full)
-    elif moment == "fsync":
-        monkeypatch.setattr(os, "fsync", full)
-    else:
-        monkeypatch.setattr(Path, "replace", full)
+    place, name = {"write": (Path, "open"), "fsync": (os, "fsync"), "replace": (Path, "replace")}[moment]
+    monkeypatch.setattr(place, name, full)
     with pytest.raises(DataError, match=r"cannot write .*No space left"):
-        _learned().save(model)
+        learner.save(model)
+    monkeypatch.undo()
     assert model.read_bytes() == before
 
 

@@ -74,6 +74,7 @@ def test_a_preset_sets_all_of_training_and_later_settings_change_it() -> None:
         (["method=reference"], "method is a table"),
         (["network.depth=3"], "network is not a table"),
         (["nonsense"], "write KEY=VALUE"),
+        (["method.name=3"], "unknown method '3'"),
     ],
 )
 def test_bad_settings_are_refused_by_name(settings: list[str], message: str) -> None:
@@ -96,6 +97,22 @@ def test_bad_settings_are_refused_by_name(settings: list[str], message: str) -> 
 def test_bad_files_are_refused_with_the_files_name(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         load_recipe(write(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('training = "reference"', "training must be a table, got 'reference'"),
+        ('stream = "digits"', "stream must be a table, got 'digits'"),
+        ('variants = "a"', "mine.toml: variants must be a table, got 'a'"),
+        ("variants.a = 1", "mine.toml: variants: a must be a table, got 1"),
+    ],
+)
+def test_a_value_where_a_table_belongs_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "mine.toml").write_text(f'name = "mine"\nnetwork = "small"\nmethod.name = "gescl"\n{text}\n')
+    variant = "a" if "variants" in text else None
+    with pytest.raises(UsageError, match=message):
+        load_recipe(tmp_path / "mine.toml", variant=variant, settings=["training.epochs=3", "stream.tasks=2"])
 
 
 def test_unknown_recipes_variants_and_methods_are_refused() -> None:

@@ -262,6 +262,7 @@ def main() -> None:
         command = " ".join(["gescl", *sys.argv[1:2]])
         print(f"{command}: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("interrupted; finished tasks are kept", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as end:
+        if end.code == 130:  # by Ctrl-C, as Typer ends then
+            print("interrupted; what was finished is kept", file=sys.stderr)
+        raise

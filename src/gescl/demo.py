@@ -24,7 +24,8 @@ def run_demo(out: Path, seed: int, console: Console) -> Path:
         for name in METHODS
     ]
     for experiment in experiments:
-        shutil.rmtree(experiment.folder, ignore_errors=True)  # an earlier demonstration
+        experiment.finished()  # refuses a folder of anything else than an earlier demonstration
+        shutil.rmtree(experiment.folder, ignore_errors=True)
     tasks = experiments[0].stream().names
     console.print(
         f"One small CNN learns {len(tasks)} writing systems, one after the other, and never sees\n"

@@ -179,8 +179,12 @@ def _lines_of(tasks: list[str], events: Path) -> Iterator[str]:
     if not events.is_file():
         return
     with events.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            if line.endswith("\n") and json.loads(line)["task"] in tasks:
+        for number, line in enumerate(lines, start=1):
+            try:
+                known = line.endswith("\n") and json.loads(line)["task"] in tasks
+            except (ValueError, LookupError, TypeError) as error:
+                raise DataError(f"{events}: line {number} is damaged; without it the run can go on") from error
+            if known:
                 yield line
 
 
@@ -219,7 +223,7 @@ def _result(recipe: Recipe, seed: int, learner: Learner) -> dict[str, Any]:
         "images_per_second": images / seconds,
         "threads": torch.get_num_threads(),
         "device": str(learner.device),
-        "hardware": hardware(),
+        "hardware": hardware(learner.device),
         "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": {
             "gescl": version("gescl"),

@@ -15,7 +15,7 @@ from .calibration import fit_temperature, surest
 from .errors import DataError, UsageError, unknown
 from .methods import Gescl, Keeper, Lesson, Method, method_class
 from .methods.method import Capacity
-from .modelfile import load_model, save_model
+from .modelfile import LARGEST_SIDE, load_model, save_model
 from .networks.cnn import Shape, build_trunk
 from .networks.foreign import load_weights
 from .networks.multihead import MultiHeadNet
@@ -104,8 +104,8 @@ class Learner:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes the method carries from task to task besides the network; the gates it gave to tasks count."""
-        carried = [*self.keeper.state().values(), *self.net.gates.values()]
+        """Bytes carried from task to task besides the network: the method's, and old tasks' gates and statistics."""
+        carried = [*self.keeper.state().values(), *self.net.task_state().values()]
         return sum(tensor.numel() * tensor.element_size() for tensor in carried)
 
     def learn(self, task: Task, earlier: Sequence[Task] = ()) -> TaskRecord:
@@ -119,17 +119,20 @@ class Learner:
             self._start(task)
         net, keeper, index = self.net, self.keeper, len(self.records)
         held_out = dict(self._held_out)
+        task_state = net.task_state()  # puts the newest task's statistics in place, to be copied with the weights
         before = Snapshot([*net.trunk.parameters(), *net.trunk.buffers(), *net.heads.parameters()])
         state_before = {name: tensor.clone() for name, tensor in keeper.state().items()}
         with seeded(self.seed, index, "head"):
             net.add_head(len(task.classes))
         try:
-            record = self._learn(task, earlier)
+            record = self._learn(task, sorted(earlier, key=lambda known: self.index(known.name)))
         except BaseException:
-            net.drop_head()
+            net.drop_head(task_state)
             before.restore()
             keeper.load_state(state_before)
             self._held_out = held_out
+            if not self.records:
+                self._net = self._keeper = None  # they have the failed task's size and pixel moments
             raise
         self.records.append(record)
         return record
@@ -253,6 +256,11 @@ class Learner:
         return load_model(Path(path), network, device=device, progress=progress)
 
     def _start(self, task: Task) -> None:
+        if max(task.shape) > LARGEST_SIDE:
+            raise DataError(
+                f"task {task.name!r}: images are {'×'.join(map(str, task.shape))} (channels×height×width); "
+                f"a side has at most {LARGEST_SIDE} pixels: make them smaller"
+            )
         with seeded(self.seed, "network"):
             trunk = build_trunk(self.network, task.shape) if isinstance(self.network, str) else self.network
         if self.weights is not None:
@@ -262,7 +270,7 @@ class Learner:
 
     def attach(self, trunk: nn.Module, shape: Shape, mean: Tensor, std: Tensor) -> None:
         """Take this trunk, for images of this shape and these pixel moments: what learning or loading begins with."""
-        self._net = MultiHeadNet(trunk, shape, mean, std).to(self.device)
+        self._net = MultiHeadNet(trunk.to(self.device), shape, mean.to(self.device), std.to(self.device))
         self._keeper = self.method.keeper(self._net)
 
     def _row(self, names: Sequence[str], kind: str) -> tuple[float | None, ...]:

@@ -69,6 +69,10 @@ def save_model(learner: Learner, path: Path, *, backup: bool) -> None:
     tensors = {f"net.{name}": tensor for name, tensor in learner.net.state_dict().items()}
     tensors |= {f"task.{name}": tensor for name, tensor in learner.net.task_state().items()}
     tensors |= {f"method.{name}": tensor for name, tensor in learner.keeper.state().items()}
+    try:
+        _parts(tensors)
+    except ValueError as error:
+        raise DataError(f"{path} is not written, since it could not be read again: {error}") from error
     write_tensors(path, tensors, header, backup=backup_of(path) if backup else None)
 
 

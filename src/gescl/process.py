@@ -46,12 +46,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def hardware() -> dict[str, str | int | None]:
-    """What a result was measured on."""
+def hardware(device: torch.device) -> dict[str, str | int | None]:
+    """What a result on that device was measured on."""
     return {
         "cpu": _cpu_name(),
         "cores": cores(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
     }
 
 

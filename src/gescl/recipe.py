@@ -99,10 +99,10 @@ def load_recipe(
             raise UsageError(f"{where}: {unknown('key', key, SECTIONS)}")
     tables = _choose_method(where, tables, method)
     if variant is not None:
-        variants = tables.get("variants", {})
+        variants = _table(where, tables, "variants")
         if variant not in variants:
             raise UsageError(f"{where}: {unknown('variant', variant, variants)}")
-        for key, value in variants[variant].items():
+        for key, value in _table(f"{where}: variants", variants, variant).items():
             _put(tables, key, value, f"{where}: variant {variant!r}")
     for setting in settings:
         key, equals, text = setting.partition("=")
@@ -172,7 +172,7 @@ def _put(tables: dict[str, Any], key: str, value: Any, where: str) -> None:
     elif first in ("name", "network"):
         raise UsageError(f"{where}: {first} is not a table")
     else:
-        tables[first] = {**tables.get(first, {}), rest: value}
+        tables[first] = {**_table(where, tables, first), rest: value}
 
 
 def _value(text: str) -> Any:
@@ -197,7 +197,7 @@ def _validated(where: str, tables: dict[str, Any], variant: str | None) -> Recip
     if stream_name not in STREAMS:
         raise UsageError(f"{where}: {unknown('stream', stream_name, STREAMS)}")
     method = _table(where, tables, "method")
-    method_type = method_class(method.pop("name"))
+    method_type = method_class(str(method.pop("name")))
     return Recipe(
         name=tables["name"],
         network=tables["network"],

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,13 @@ def write_bytes(path: Path, content: bytes, backup: Path | None = None) -> None:
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        temporary = Path(name)
-        with os.fdopen(descriptor, "wb") as file:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(0o644)
+        if path.exists():
+            shutil.copymode(path, temporary)
         if backup is not None and path.exists():
             _second_name(path, backup)
         temporary.replace(path)

@@ -153,8 +153,8 @@ class Loop:
         with without_gradients(self.fixed):
             stepped = self._stepped()
         self.optimizer = lesson.optimizer = _optimizer(training, [*stepped, *lesson.own_parameters])
-        own = [*lesson.own_parameters, *lesson.followers]
-        self.snapshot = Snapshot([*net.trunk.parameters(), *net.trunk.buffers(), *stepped, *own])
+        changing = [*net.trunk.parameters(), *net.trunk.buffers(), *stepped, *lesson.own_parameters, *lesson.followers]
+        self.snapshot = Snapshot(list(dict.fromkeys(changing)))  # the trunk's parameters are among those stepped
         self.val = self._seen(lesson.val)
         self.batches = Batches(
             self._seen(lesson.train),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
@@ -35,6 +37,13 @@ class Odd(nn.Module):
         x = torch.relu_(self.norm(self.same(x))).mean(3)
         features: Tensor = self.last(self.slope(self.flat(x)).mean(2))
         return features
+
+
+class Standardised(nn.Conv2d):
+    """Weights of mean 0, as some networks without batch-norm have them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._conv_forward(x, self.weight - self.weight.mean((1, 2, 3), keepdim=True), self.bias)
 
 
 def network(name: str) -> nn.Module:
@@ -84,6 +93,32 @@ def test_padding_that_is_wider_on_one_side_is_on_the_right_side() -> None:
     sums = per_sample_sums(layer, lambda: layer(images).square().sum((1, 2, 3)), 2)
     expected = looped_sums(layer, lambda n: layer(images[n : n + 1]).square().sum(), SAMPLES, 2)
     assert torch.allclose(sums["weight"], expected["weight"])
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        pytest.param(lambda: nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"), id="circular"),
+        pytest.param(lambda: nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect"), id="reflect"),
+        pytest.param(lambda: Standardised(3, 4, 3), id="a class of one's own"),
+        pytest.param(lambda: nn.utils.weight_norm(nn.Conv2d(3, 4, 3)), id="weight norm"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated", "ignore:There is a performance drop")
+def test_a_convolution_that_is_not_a_plain_one_equals_a_plain_loop_too(layer: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    one, images = layer().double(), torch.randn(SAMPLES, 3, 6, 5).double()
+    sums = per_sample_sums(one, lambda: one(images).square().sum((1, 2, 3)), 2)
+    expected = looped_sums(one, lambda n: one(images[n : n + 1]).square().sum(), SAMPLES, 2)
+    assert sums.keys() == expected.keys()
+    for key, value in expected.items():
+        assert value.any() and torch.allclose(sums[key], value), key
+
+
+def test_a_parametrised_layer_is_refused_by_name() -> None:
+    layer = nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 4, 3))
+    with pytest.raises(UsageError, match=r"layer 'parametrizations.weight' .*makes weights"):
+        per_sample_sums(layer, lambda: layer(torch.randn(SAMPLES, 3, 6, 5)).sum((1, 2, 3)), 2)
 
 
 @pytest.mark.parametrize("at_once", [1, 5000])

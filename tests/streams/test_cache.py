@@ -1,12 +1,12 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from gescl.streams import cache
 from gescl.streams.cache import Tensors, cache_folder, cached
 
 
@@ -76,10 +76,10 @@ def test_a_cache_that_cannot_be_written_is_done_without(cache_folder_of_the_test
 def test_a_full_disk_is_no_error_and_leaves_nothing_behind(
     cache_folder_of_the_test: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_space(*args: object, **kwargs: object) -> bytes:
+    def no_space(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache, "save", no_space)
+    monkeypatch.setattr(os, "fsync", no_space)
     assert same(cached("a", 1, Maker()), Maker()())
     assert list(cache_folder_of_the_test.iterdir()) == []
 

@@ -45,6 +45,8 @@ def per_sample_sums(module: nn.Module, losses: Callable[[], Tensor], power: Powe
     def note(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if isinstance(layer, BatchNorm) and (layer.training or layer.running_mean is None):
             raise refused(layer, "images meet in its batch statistics; it must use running ones")
+        if not inputs:
+            raise refused(layer, "it makes weights, and is given no images")
         if layer in seen:
             raise refused(layer, "it is used twice")
         # The edge, not the output: an activation in place would make another tensor of it.
@@ -73,7 +75,9 @@ def per_sample_sums(module: nn.Module, losses: Callable[[], Tensor], power: Powe
 
 def _layer_sums(layer: nn.Module, inputs: Tensor, gradient: Tensor, power: Power) -> Iterator[tuple[Tensor, Tensor]]:
     """The parameters of one layer with their sums, from its input and the gradient at its output."""
-    if isinstance(layer, nn.Linear) and inputs.ndim == 2:
+    if not _is_plain(layer):
+        yield from _any_layer(layer, inputs, gradient, power)
+    elif isinstance(layer, nn.Linear) and inputs.ndim == 2:
         # A sample's gradient is the outer product g aᵀ: its powers are the products of the powers.
         yield layer.weight, _power(gradient, power).T @ _power(inputs, power)
         if layer.bias is not None:
@@ -90,6 +94,15 @@ def _layer_sums(layer: nn.Module, inputs: Tensor, gradient: Tensor, power: Power
         yield layer.bias, _power(_over_positions(gradient), power).sum(0)
     else:
         yield from _any_layer(layer, inputs, gradient, power)
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    """Whether a layer computes what its class is known for, from its weight and bias as they are."""
+    if any(name not in ("weight", "bias") for name, _ in layer.named_parameters(recurse=False)):  # weight norm's
+        return False
+    if isinstance(layer, Convolution):
+        return type(layer) in Convolution and layer.padding_mode == "zeros"
+    return type(layer) is nn.Linear or isinstance(layer, BatchNorm)
 
 
 def _convolution(layer: nn.modules.conv._ConvNd, inputs: Tensor, gradient: Tensor, power: Power) -> Tensor:

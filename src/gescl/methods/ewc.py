@@ -16,6 +16,7 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
+from ..batches import moved
 from ..networks.multihead import MultiHeadNet
 from ..randomness import generator
 from .method import Lesson, Method
@@ -73,7 +74,7 @@ class EwcKeeper(QuadraticKeeper[Ewc]):
         order = torch.randperm(len(split), generator=draw)  # classes must mix, however the images are stored
         total = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
         for start in range(0, len(order), PUBLISHED_BATCH):
-            batch = split[order[start : start + PUBLISHED_BATCH]]
+            batch = moved(split[order[start : start + PUBLISHED_BATCH]], self.net.mean.device)
             loss = F.cross_entropy(self.net(batch.images, head), batch.labels)
             gradients = torch.autograd.grad(loss, list(self.parameters.values()), materialize_grads=True)
             for sum_, gradient in zip(total.values(), gradients, strict=True):

@@ -43,7 +43,7 @@ class JointKeeper(Keeper[Joint]):
         if len(seen) < lesson.index:
             raise UsageError(
                 f"joint learns task {lesson.task.name!r} together with the {lesson.index} before it and needs their "
-                "images again: learner.learn(task, earlier=[…]), in the order they were learned"
+                "images again: learner.learn(task, earlier=[…])"
             )
         self._seen = seen
         lesson.train = [*((head, task.train) for head, task in seen.items()), *lesson.train]

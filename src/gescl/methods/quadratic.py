@@ -13,6 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from ..batches import moved
 from ..maths.fisher import Power, per_sample_sums
 from ..networks.multihead import MultiHeadNet
 from ..streams.task import Split
@@ -76,7 +77,7 @@ def mean_per_image(
     net.eval()
     total: dict[str, Tensor] = {}
     for start in range(0, len(split), batch_size):
-        batch = split[slice(start, start + batch_size)]
+        batch = moved(split[slice(start, start + batch_size)], net.mean.device)
 
         def run(batch: Split = batch) -> Tensor:
             return losses(net(batch.images, task), batch.labels)

@@ -56,6 +56,6 @@ class Recall:
         """
         there = len(self._bias)
         heads = torch.randperm(there, generator=self._draw)[:HEADS_PER_STEP] if there > HEADS_PER_STEP else EVERYONE
-        recorded, now = self.answers[lesson.batch][:, heads], self._ask(lesson.features, heads)
+        recorded, now = self.answers[lesson.batch][:, heads], self._ask(lesson.features.float(), heads)
         moved = F.kl_div(now, recorded, reduction="sum", log_target=True) / len(now)
         return TEMPERATURE**2 * max(1.0, there / HEADS_PER_STEP) * moved

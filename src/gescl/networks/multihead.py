@@ -13,6 +13,9 @@ from .cnn import Shape
 from .filters import FilterGraph
 from .operations import BatchNorm
 
+#: Where a trunk keeps the hooks that gate its filters.
+HOOKS = "_gescl_gates"
+
 
 class MultiHeadNet(nn.Module):
     """A trunk, its heads, and what belongs to one task alone: a head, gates, batch-norm statistics.
@@ -27,6 +30,8 @@ class MultiHeadNet(nn.Module):
 
     def __init__(self, trunk: nn.Module, shape: Shape, mean: Tensor, std: Tensor) -> None:
         super().__init__()
+        for hook in getattr(trunk, HOOKS, ()):  # of a net that had this trunk before
+            hook.remove()
         self.trunk = trunk
         self.shape = shape
         self.heads = nn.ModuleList()
@@ -59,8 +64,8 @@ class MultiHeadNet(nn.Module):
     def graph(self) -> FilterGraph:
         """The filters of the trunk."""
         graph = FilterGraph(self.trunk, self._sample())
-        for module, filters in graph.gated:
-            module.register_forward_hook(self._gating(filters))
+        hooks = [module.register_forward_hook(self._gating(filters)) for module, filters in graph.gated]
+        setattr(self.trunk, HOOKS, hooks)
         return graph
 
     def add_head(self, classes: int) -> nn.Linear:
@@ -72,13 +77,10 @@ class MultiHeadNet(nn.Module):
         self.select(len(self.heads) - 1)
         return head
 
-    def drop_head(self) -> None:
-        """Forget the head added last, with its gates and statistics."""
-        task = len(self.heads) - 1
+    def drop_head(self, task_state: Mapping[str, Tensor]) -> None:
+        """Forget the head added last. `task_state` is what belonged to the tasks before it was added."""
         del self.heads[-1]
-        self.gates.pop(task, None)
-        self._statistics.pop(task, None)
-        self._selected = max(0, task - 1)
+        self.load_task_state(task_state)
 
     def head(self, task: int) -> nn.Linear:
         """The head of a task."""
@@ -98,7 +100,7 @@ class MultiHeadNet(nn.Module):
 
     def normalise(self, images: Tensor) -> Tensor:
         """What the trunk takes: per-channel zero mean and unit deviation."""
-        pixels = images.to(self.mean.dtype, memory_format=self.layout)
+        pixels = images.to(self.mean.device, self.mean.dtype, memory_format=self.layout)
         # Laid out as an image: broadcasting along three channels in the innermost place is five times slower.
         mean, std = (
             moment.expand(-1, -1, *self.shape[1:]).contiguous(memory_format=self.layout)
@@ -178,14 +180,13 @@ class MultiHeadNet(nn.Module):
                 expected |= {f"statistics.{task}.{k}": buffer for k, buffer in enumerate(self._running())}
         return expected
 
-    def load_task_state(self, state: dict[str, Tensor]) -> None:
-        """Put back what `task_state` gave, after the weights of all heads are loaded."""
+    def load_task_state(self, state: Mapping[str, Tensor]) -> None:
+        """Put back what `task_state` gave. Weights and buffers must be the newest task's, and all heads be there."""
         self._selected = max(0, len(self.heads) - 1)
         self.gates = {int(key.split(".")[1]): gate for key, gate in state.items() if key.startswith("gates.")}
-        running = list(self._running())
-        for task in range(len(self.heads) - 1):
-            if running and not self.shared_statistics:
-                self._statistics[task] = [state[f"statistics.{task}.{k}"] for k in range(len(running))]
+        places = range(len(self._running()))
+        earlier = [] if self.shared_statistics else range(len(self.heads) - 1)
+        self._statistics = {task: [state[f"statistics.{task}.{k}"] for k in places] for task in earlier}
 
     def _running(self) -> list[Tensor]:
         return [buffer for buffer in self.trunk.buffers() if buffer is not None]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
+
+from ..errors import DataError
+from ..store import read_tensors, write_tensors
 
 Tensors = dict[str, Tensor]
 
@@ -39,41 +39,9 @@ def cached(name: str, key: object, make: Callable[[], Tensors]) -> Tensors:
     if folder is None:
         return make()
     path = folder / f"{name}-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.safetensors"
-    tensors = _read(path)
-    if tensors is None:
-        tensors = make()
-        with suppress(OSError):
-            _write(path, tensors)
+    with suppress(DataError):
+        return read_tensors(path)[0]
+    tensors = make()
+    with suppress(DataError):
+        write_tensors(path, tensors, header={})
     return tensors
-
-
-def _read(path: Path) -> Tensors | None:
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors: Tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-            written = (file.metadata() or {}).get("sha256")
-    except (OSError, SafetensorError):
-        return None
-    return tensors if written == _digest(tensors) else None
-
-
-def _write(path: Path, tensors: Tensors) -> None:
-    # A reader, or another process making the same file, sees the old file or the whole new one, never a part.
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(save(tensors, metadata={"sha256": _digest(tensors)}))
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    # safetensors checks its own header only: a flipped byte in an image would pass unseen.
-    digest = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.numpy().tobytes())
-    return digest.hexdigest()

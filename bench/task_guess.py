@@ -30,7 +30,7 @@ def main() -> None:
             rows.append({"tasks": len(tasks), **measure(learner, tasks)})
             print(rows[-1], flush=True)
             about = {"recipe": recipe.name, "method": "gescl", "seed": 0}
-            write_json(OUT, {**about, "measured": rows, "hardware": hardware()})
+            write_json(OUT, {**about, "measured": rows, "hardware": hardware(learner.device)})
 
 
 def measure(learner: Learner, tasks: list[Task]) -> dict[str, float]:

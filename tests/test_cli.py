@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+
+from gescl import Learner
 
 QUICK = ["--set", "training.epochs=1", "--set", "stream.tasks=2", "--threads", "1"]
 
@@ -117,3 +121,16 @@ def test_a_full_disk_is_an_error_that_loses_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "runs/digits/finetune/seed-0/result.json").read_bytes() == kept
     resumed = gescl("run", "digits", "--method", "finetune", "--seed", "5", *QUICK, "--resume", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
+
+
+def test_an_interrupted_run_says_so_and_goes_on_later(tmp_path: Path) -> None:
+    command = [Path(sys.executable).with_name("gescl"), "run", "digits", "--method", "finetune"]
+    run = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    model = tmp_path / "runs/digits/finetune/seed-0/model.gescl"
+    while run.poll() is None and not model.exists():
+        time.sleep(0.05)
+    run.send_signal(signal.SIGINT)
+    _, errors = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert errors.splitlines()[-1] == "interrupted; what was finished is kept" and "Traceback" not in errors
+    assert Learner.load(model).tasks

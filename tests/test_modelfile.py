@@ -249,6 +249,18 @@ def test_saving_again_keeps_the_generation_before(model: Path) -> None:
     assert sorted(p.name for p in model.parent.iterdir()) == ["model.gescl", "model.gescl.bak"]
 
 
+def test_a_file_has_the_rights_that_it_had_or_that_the_user_gives_to_new_ones(tmp_path: Path) -> None:
+    learner, path, before = _learned(), tmp_path / "model.gescl", os.umask(0o027)
+    try:
+        learner.save(path)
+        assert path.stat().st_mode & 0o777 == 0o640
+        path.chmod(0o600)
+        learner.save(path)
+        assert path.stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(before)
+
+
 @pytest.mark.parametrize("moment", ["write", "fsync", "replace"])
 def test_a_failure_at_any_moment_of_saving_leaves_the_old_model(
     model: Path, monkeypatch: pytest.MonkeyPatch, moment: str

@@ -43,7 +43,7 @@ class Standardised(nn.Conv2d):
     """Weights of mean 0, as some networks without batch-norm have them."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._conv_forward(x, self.weight - self.weight.mean((1, 2, 3), keepdim=True), self.bias)
+        return F.conv2d(x, self.weight - self.weight.mean((1, 2, 3), keepdim=True), self.bias)
 
 
 def network(name: str) -> nn.Module:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from .cli_models import models_app
+from .cli_models import Device, Threads, console, models_app, say
 from .cluster import RayCluster
 from .demo import run_demo
 from .errors import DataError, GesclError, UsageError, unknown
@@ -40,18 +39,15 @@ app = typer.Typer(
 data_app = typer.Typer(help="The data sets behind the streams.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.add_typer(models_app)
-console = Console()
 
 Out = Annotated[Path, typer.Option(help="Folder the runs are written to.")]
 Data = Annotated[Path | None, typer.Option(envvar="GESCL_DATA", help="Folder of the data sets; ./data unless given.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, …; auto takes a GPU if there is one.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time, each in a process of its own.")]
 Ray = Annotated[
     str | None, typer.Option(help="Run on a Ray cluster: its address, auto, or local for one of this machine.")
 ]
 CpusPerRun = Annotated[int, typer.Option(min=1, help="With --ray: CPUs, and threads, of a run.")]
 GpusPerRun = Annotated[float, typer.Option(min=0, help="With --ray: GPUs of a run; 0.5 lets two runs share one.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores up to four unless given.")]
 
 
 @app.command()
@@ -127,7 +123,7 @@ def sweep(
     grids = read_grid(grid, method, random, random_seed) if grid else {name: [{}] for name in method}
     cells = sweep_cells(recipe, grids, seed or [0], set_ or ())
     executor = _executor(jobs, ray, cpus_per_run, gpus_per_run, data, device)
-    rows = run_sweep(cells, out, executor, lines(len(cells), _say))
+    rows = run_sweep(cells, out, executor, lines(len(cells), say))
     for row in rows:
         mark = "best of " + row["method"] if row["best"] else ""
         accuracy = share(row["validation_accuracy"])
@@ -163,17 +159,13 @@ def reproduce_(
     failures = []
     for plan in chosen:
         try:
-            report = reproduce(plan, out / budget, executor, settings=settings, seeds=range(seeds), tell=_say)
+            report = reproduce(plan, out / budget, executor, settings=settings, seeds=range(seeds), tell=say)
         except DataError as error:  # the other experiments go on
             failures.append(str(error))
         else:
-            _say(f"{plan.name}: figures in {report}, tables in {out / budget / 'results.md'}")
+            say(f"{plan.name}: figures in {report}, tables in {out / budget / 'results.md'}")
     if failures:
         raise DataError("\n".join(failures))
-
-
-def _say(line: str) -> None:
-    console.print(line, markup=False, soft_wrap=True, highlight=False)
 
 
 def _executor(
@@ -237,7 +229,7 @@ def data_download(
         console.print(f"stream {name!r} needs no download")
         return
     for collected in sets_of(name):
-        download(collected, data_folder(data), lambda line: console.print(line, soft_wrap=True, highlight=False))
+        download(collected, data_folder(data), say)
 
 
 @data_app.command("export")

@@ -95,23 +95,23 @@ def learn(
     )
     learn_folder(
         model, folder, name, choices, dry_run=dry_run, skip_broken=skip_broken, device=device,
-        before_training=_say, before_saving=_tell_lesson,
+        before_training=say, before_saving=_tell_lesson,
     )  # fmt: skip
-    _say(f"nothing was saved: {model} is as it was" if dry_run else f"saved to {model}")
+    say(f"nothing was saved: {model} is as it was" if dry_run else f"saved to {model}")
 
 
 def _tell_lesson(lesson: Lesson) -> None:
     record = lesson.record
-    _say(f"task {record.name!r}: {len(record.classes)} classes learned from {record.train_images} images")
-    _say(f"  accuracy on its validation images: {share(record.val_accuracy[-1])}")
+    say(f"task {record.name!r}: {len(record.classes)} classes learned from {record.train_images} images")
+    say(f"  accuracy on its validation images: {share(record.val_accuracy[-1])}")
     if record.accuracy[-1] is not None:
-        _say(f"  accuracy on its test images: {share(record.accuracy[-1])}")
+        say(f"  accuracy on its test images: {share(record.accuracy[-1])}")
     if lesson.moved is not None:
         mean, most = lesson.moved
-        _say(f"  filters that earlier tasks need moved by {mean:.2%} of their length on average, {most:.2%} at most")
+        say(f"  filters that earlier tasks need moved by {mean:.2%} of their length on average, {most:.2%} at most")
     if lesson.capacity is not None:
         free, all_ = sum(lesson.capacity.free.values()), sum(_sizes(lesson.capacity).values())
-        _say(f"  filters left for later tasks: {free} of {all_}")
+        say(f"  filters left for later tasks: {free} of {all_}")
 
 
 @models_app.command()
@@ -143,7 +143,7 @@ def predict(
         table.add_row(*map(Text, (str(answer.file), answer.task, answer.label, f"{answer.confidence:.3f}")))
     console.print(table)
     if task is None:
-        _say("the task was guessed, by the head that is surest; --task NAME is more reliable")
+        say("the task was guessed, by the head that is surest; --task NAME is more reliable")
 
 
 @models_app.command()
@@ -166,7 +166,7 @@ def evaluate(
         table.add_row(Text(name), str(count), str(right), share(right / count) if count else "–")
     console.print(table)
     total = sum(verdict.images.values())
-    _say(f"accuracy on task {task!r}: {share(verdict.accuracy)} ({total} images)")
+    say(f"accuracy on task {task!r}: {share(verdict.accuracy)} ({total} images)")
 
 
 @models_app.command()
@@ -210,7 +210,7 @@ def inspect(
 def _tell_facts(facts: dict[str, Any], capacity: Capacity | None) -> None:
     image = facts["image"]
     kind = {1: "grey", 3: "colour", 4: "colour with transparency"}[image["channels"]]
-    _say(
+    say(
         f"{facts['network']} with {facts['method']}, {kind} images of {image['height']}×{image['width']}; "
         f"{facts['file_bytes']:,} bytes, {facts['parameters']:,} weights, {facts['macs']:,} multiply-adds an image"
     )
@@ -235,7 +235,7 @@ def _tell_facts(facts: dict[str, Any], capacity: Capacity | None) -> None:
         layers.add_row(Text(layer), ProgressBar(size, taken, width=24), f"{size - taken} of {size}")
     console.print(layers)
     if words := short_of_room(capacity):
-        _say(words)
+        say(words)
 
 
 @models_app.command()
@@ -255,9 +255,9 @@ def export(
     export_onnx(learner, task, onnx, compact=compact)
     sample = torch.zeros(1, *learner.net.shape, dtype=torch.uint8)
     before, after = (cost(task_net(learner, task, compact=small), sample) for small in (False, compact))
-    _say(f"written to {onnx}: {after.parameters:,} weights, {after.macs:,} multiply-adds an image")
+    say(f"written to {onnx}: {after.parameters:,} weights, {after.macs:,} multiply-adds an image")
     if compact:
-        _say(f"  before: {before.parameters:,} weights, {before.macs:,} multiply-adds")
+        say(f"  before: {before.parameters:,} weights, {before.macs:,} multiply-adds")
 
 
 def _sizes(capacity: Capacity) -> dict[str, int]:
@@ -268,5 +268,6 @@ def _table(*columns: str) -> Table:
     return Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0))
 
 
-def _say(words: str) -> None:
+def say(words: str) -> None:
+    """A line as it is, however long."""
     console.print(words, soft_wrap=True, markup=False, highlight=False)

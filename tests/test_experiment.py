@@ -149,7 +149,7 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
 
 def test_a_folder_with_another_recipe_or_foreign_files_is_left_alone(tmp_path: Path) -> None:
     Experiment(recipe(), 0, tmp_path).run()
-    with pytest.raises(UsageError, match="another recipe"):
+    with pytest.raises(UsageError, match=r"another recipe \(training.lr is 0.00\d+ there and 0.0001 here\)"):
         Experiment(recipe("finetune", "training.lr=1e-4"), 0, tmp_path).run()
     foreign = Experiment(recipe(), 1, tmp_path)
     foreign.folder.mkdir(parents=True)

@@ -149,6 +149,13 @@ def test_mistakes_are_named_and_change_nothing(gescl: Gescl, photos: Path) -> No
     shutil.copytree(photos / "bolts/train", photos / "more/train", dirs_exist_ok=True)
     shutil.copytree(photos / "bolts/train/bolts-0", photos / "more/train/hex")
     (photos / "note.jpg").write_text("not an image")
+    (photos / "wrong.py").write_text(
+        "from torch import nn\n"
+        "def syntax():\n"
+        "    return nn.Sequental()\n"
+        "def narrow():\n"
+        "    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())\n"
+    )
     for arguments, words in (
         (("learn", "model.gescl", "more", "--name", "bolts"), "the new classes (hex)"),
         (("learn", "model.gescl", "bolts"), "learned already, from 130 images that are gone"),
@@ -157,11 +164,26 @@ def test_mistakes_are_named_and_change_nothing(gescl: Gescl, photos: Path) -> No
         (("learn", "model.gescl", "gears", "--network", "ags6"), "network cannot be changed; it has small"),
         (("learn", "model.gescl", "gears", "--seed", "3"), "seed cannot be changed"),
         (("learn", "model.gescl", "gears", "--image-size", "32"), "image size cannot be changed; it has 16"),
-        (("learn", "model.gescl", "gears", "--method", "ewc"), "method cannot be changed"),
+        (("learn", "model.gescl", "gears", "--method", "ewc"), "method cannot be changed; it has gescl"),
+        (("learn", "model.gescl", "gears", "--set", "method.mu_s=7"), "method's settings cannot be changed"),
+        (("learn", "model.gescl", "gears", "--images", "grey"), "images cannot be changed; it has colour"),
+        (("learn", "model.gescl", "gears", "--set", "training.epoks=7"), "did you mean 'epochs'"),
+        (("learn", "model.gescl", "gears", "--set", "network=ags6"), "unknown key 'network'"),
+        (("learn", "gears", "model.gescl"), "gears is a folder; the model file comes first"),
+        (("learn", "new.gescl", "gears", "--method", "joint"), "take another method"),
         (("learn", "new.gescl", "gears", "--image-size", "5000"), "between 1 and 1024"),
         (("learn", "new.gescl", "gears", "--network", "papr3"), "did you mean 'paper3'"),
-        (("learn", "new.gescl", "gears", "--network", "nowhere.to:be"), "package.module:factory"),
-        (("learn", "new.gescl", "gears", "--network", "json:dumps"), "callable without arguments"),
+        (("learn", "new.gescl", "gears", "--network", "mine.trunk"), "package.module:factory"),
+        (("learn", "new.gescl", "gears", "--network", "nowhere.to:be"), "No module named 'nowhere'"),
+        (("learn", "new.gescl", "gears", "--network", "json:dumbs"), "json has no function 'dumbs'"),
+        (("learn", "new.gescl", "gears", "--network", "json:dumps"), "missing 1 required positional argument"),
+        (("learn", "new.gescl", "gears", "--network", "my/nets.py:trunk"), "write my.nets:trunk"),
+        (
+            ("learn", "new.gescl", "gears", "--network", "wrong:syntax"),
+            "has no attribute 'Sequental'",
+        ),
+        (("learn", "new.gescl", "gears", "--network", "wrong:syntax"), "wrong.py:3)"),
+        (("learn", "new.gescl", "gears", "--network", "wrong:narrow"), "cannot take images of 3×64×64"),
         (("learn", "new.gescl", "gears", "--network", "time:time"), "not an nn.Module"),
         (("learn", "new.gescl", "gears", "--network", "small", "--weights", "none.safetensors"), "do not exist"),
         (("predict", "model.gescl", "note.jpg"), "note.jpg: is broken, or not an image"),
@@ -172,6 +194,8 @@ def test_mistakes_are_named_and_change_nothing(gescl: Gescl, photos: Path) -> No
         (("predict", "none.gescl", "note.jpg"), "none.gescl does not exist"),
         (("evaluate", "model.gescl", "gears", "--task", "bolts"), "which task 'bolts' lacks"),
         (("inspect", "note.jpg"), "not a file of gescl's"),
+        (("inspect", "gears"), "gears is a folder, not a file"),
+        (("inspect", "model.gescl", "--network", "wrong:narrow"), "does not fit the network given"),
         (("export", "model.gescl", "--onnx", "a.onnx", "--task", "gears"), "unknown task 'gears'"),
     ):
         code, _, err = gescl(*arguments)
@@ -188,6 +212,80 @@ def test_grey_transparent_and_16_bit_images_are_predicted(gescl: Gescl, photos: 
     assert code == 0, err
     grey, _, deep = json.loads(out)
     assert grey["confidence"] == pytest.approx(deep["confidence"], abs=1e-6)
+
+
+def test_files_beside_a_model_are_left_alone(gescl: Gescl, photos: Path) -> None:
+    for name in (".model.gescl.notes", ".model.toml", ".model.gescl.0a1b2c3d"):  # the last is a killed process's
+        Path(name).write_text("")
+    code, _, err = gescl("learn", "model.gescl", "gears", "--epochs", "1")
+    assert code == 0, err
+    assert sorted(path.name for path in photos.glob(".model*")) == [".model.gescl.notes", ".model.toml"]
+
+
+def test_a_link_to_a_model_stays_one_and_the_model_goes_on(gescl: Gescl, photos: Path) -> None:
+    Path("kept").mkdir()
+    Path("model.gescl").rename("kept/real.gescl")
+    Path("model.gescl").symlink_to("kept/real.gescl")
+    code, _, err = gescl("learn", "model.gescl", "gears", "--epochs", "1")
+    assert code == 0, err
+    assert Path("model.gescl").is_symlink() and Learner.load("kept/real.gescl").tasks == ["bolts", "gears"]
+    assert Learner.load("kept/real.gescl.bak").tasks == ["bolts"]
+
+
+def test_a_damaged_model_names_the_one_before_it(gescl: Gescl, photos: Path) -> None:
+    shutil.copy("model.gescl", "model.gescl.bak")
+    Path("model.gescl").write_bytes(Path("model.gescl").read_bytes()[:-9])
+    code, _, err = gescl("inspect", "model.gescl")
+    assert code == 1 and "damaged" in err and "model.gescl.bak" in err
+
+
+def test_settings_are_for_a_new_model_and_training_for_any(gescl: Gescl, photos: Path) -> None:
+    new = (*NEW, "--set", "method.mu_s=inf", "--set", "training.lr=0.01", "--set", "training.epochs=1")
+    assert gescl("learn", "new.gescl", "bolts", *new)[0] == 0
+    learner = Learner.load("new.gescl")
+    assert learner.method.model_dump()["mu_s"] == float("inf")
+    assert (learner.training.lr, learner.training.epochs) == (0.01, 3), "--epochs says it last"
+    assert gescl("learn", "new.gescl", "gears", "--set", "training.epochs=2")[0] == 0
+    assert (Learner.load("new.gescl").training.lr, Learner.load("new.gescl").records[1].epochs) == (0.01, 2)
+
+
+def test_broken_images_are_left_out_of_answers_if_asked_for(
+    gescl: Gescl, photos: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = photos / "bolts/test/bolts-1/broken.png"
+    broken.write_bytes(b"no image")
+    whole = len(list((photos / "bolts/test").rglob("*.png"))) - 1
+    for command in ("predict", "evaluate"):
+        code, _, err = gescl(command, "model.gescl", "bolts/test", "--task", "bolts")
+        assert code == 1 and "broken.png" in err and "--skip-broken" in err
+    code, out, _ = gescl("predict", "model.gescl", "bolts/test", "--task", "bolts", "--skip-broken", "--json")
+    answers = json.loads(out)
+    assert code == 0 and len(answers) == whole and "broken.png" in caplog.text
+    right = sum(Path(answer["file"]).parent.name == answer["label"] for answer in answers)
+    code, out, _ = gescl("evaluate", "model.gescl", "bolts/test", "--task", "bolts", "--skip-broken", "--json")
+    verdict = json.loads(out)
+    assert code == 0 and sum(verdict["images"].values()) == whole and sum(verdict["right"].values()) == right
+
+
+def test_a_model_of_one_task_need_not_guess_and_long_names_are_whole(gescl: Gescl, photos: Path) -> None:
+    long = photos / ("a long name " * 15) / "one.png"
+    long.parent.mkdir()
+    shutil.copy(next((photos / "bolts/test/bolts-1").iterdir()), long)
+    code, out, _ = gescl("predict", "model.gescl", long)
+    assert code == 0 and str(long) in out and "guessed" not in out
+
+
+def test_what_is_no_image_is_said_to_be_left_out(gescl: Gescl, photos: Path, caplog: pytest.LogCaptureFixture) -> None:
+    one = photos / "gears/train/gears-0"
+    (one / "older").mkdir()
+    for name in ("a.HEIC", "b.heic", "notes.txt"):
+        (one / name).write_text("")
+    code, _, err = gescl("learn", "model.gescl", "gears", "--epochs", "1")
+    assert code == 0, err
+    assert "gears-0: ignored" in caplog.text and "3 files (.heic, .txt) and 1 folder" in caplog.text
+    for image in one.glob("*.png"):
+        image.unlink()
+    assert "holds no image; ignored: 3 files (.heic, .txt) and 1 folder" in gescl("learn", "b.gescl", "gears")[2]
 
 
 def test_a_second_process_that_learns_is_refused(gescl: Gescl, photos: Path) -> None:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -229,7 +229,7 @@ def test_a_model_of_ones_own_class_needs_that_class_and_its_structure(tmp_path: 
     loaded = Learner.load(tmp_path / "own.gescl", network=Residual())
     images = stripes("a").train.images
     assert torch.equal(loaded.predict(images, "a").probabilities, learner.predict(images, "a").probabilities)
-    with pytest.raises(UsageError, match=r"does not fit the network given: tensor net\.trunk"):
+    with pytest.raises(UsageError, match=r"does not fit the network given, or is damaged: tensor net\.trunk"):
         Learner.load(tmp_path / "own.gescl", network=nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten()))
 
 
@@ -279,10 +279,27 @@ def test_a_failure_at_any_moment_of_saving_leaves_the_old_model(
 
 
 def test_of_two_that_learn_into_one_model_the_second_is_refused(model: Path) -> None:
-    (model.parent / f".{model.name}.abc").write_text("left behind by a process that was killed")
+    (model.parent / f".{model.name}.0a1b2c3d").write_text("left behind by a process that was killed")
     with alone_with(model):
         assert not list(model.parent.glob(f".{model.name}.*"))
         with pytest.raises(DataError, match=r"another process is learning into .*model\.gescl"), alone_with(model):
             pass
     with alone_with(model):
         pass
+
+
+class Mine(Finetune):
+    name: ClassVar[str] = "mine"
+
+
+def test_a_model_of_ones_own_method_is_loaded_by_its_class(tmp_path: Path) -> None:
+    path = tmp_path / "mine.gescl"
+    learner = Learner("small", Mine(), training=Training(epochs=1))
+    learner.learn(stripes("a", 2, shape=SHAPE))
+    learner.save(path)
+    with pytest.raises(DataError, match=r"unknown method 'mine'.*Learner\.load\(path, method=…\)") as refused:
+        Learner.load(path)
+    assert "damaged" not in str(refused.value)
+    with pytest.raises(UsageError, match="a model of the method 'mine', not of 'finetune'"):
+        Learner.load(path, method=Finetune)
+    assert isinstance(Learner.load(path, method=Mine).method, Mine)

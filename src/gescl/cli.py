@@ -85,10 +85,9 @@ def run(
             watchers.append(TensorBoardLog(experiment.folder / "tensorboard", chosen.training.epochs))
         watch(experiment, watchers, resume)
         result = experiment.result()
-        console.print(
+        say(
             f"  average accuracy {share(result['average_accuracy'])}, forgetting {share(result['forgetting'])}; "
-            f"written to {experiment.folder}",
-            soft_wrap=True,
+            f"written to {experiment.folder}"
         )
 
 
@@ -127,7 +126,7 @@ def sweep(
     for row in rows:
         mark = "best of " + row["method"] if row["best"] else ""
         accuracy = share(row["validation_accuracy"])
-        console.print(f"  {accuracy}  {row['method']}  {row['settings']}  {mark}", soft_wrap=True)
+        say(f"  {accuracy}  {row['method']}  {row['settings']}  {mark}")
     failed = sum(len(row["errors"]) for row in rows)
     if failed:
         raise DataError(f"{failed} of {len(cells)} runs failed; settings with a failed run were not chosen")
@@ -185,7 +184,7 @@ def report(
     from .report import write_report  # matplotlib is slow to import, and only needed here
 
     page = write_report(runs, out or runs / "report")
-    console.print(f"Report: {page}", soft_wrap=True, markup=False)
+    say(f"Report: {page}")
 
 
 @app.command()
@@ -212,10 +211,9 @@ def data_list(data: Data = None) -> None:
             name, spec.summary, f"missing: {', '.join(lacking)}" if lacking else "there" if sets else built_in
         )
     console.print(table)
-    console.print(
+    say(
         f"\nData sets are looked for in {folder.absolute()} (--data DIR or GESCL_DATA=DIR for another folder); "
-        "gescl data download STREAM gets what is missing.",
-        soft_wrap=True,
+        "gescl data download STREAM gets what is missing."
     )
 
 
@@ -226,7 +224,7 @@ def data_download(
 ) -> None:
     """Fetch a data set from its official address into the data folder; goes on where it was stopped."""
     if name in STREAMS and name not in STREAM_SETS:
-        console.print(f"stream {name!r} needs no download")
+        say(f"stream {name!r} needs no download")
         return
     for collected in sets_of(name):
         download(collected, data_folder(data), say)
@@ -243,7 +241,7 @@ def data_export(
 ) -> None:
     """Write a stream out as folders of images, as gescl learn takes them."""
     for written in export_stream(load_stream(name, data=data, tasks=tasks), folder):
-        console.print(f"written: {written}", soft_wrap=True, highlight=False)
+        say(f"written: {written}")
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
@@ -17,16 +18,19 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from .errors import UsageError
+from .errors import UsageError, unknown
 from .export import cost, export_onnx, task_net
 from .learner import Learner
-from .life import Choices, Lesson, evaluate_folder, learn_folder, predict_files, short_of_room
-from .methods import method_class
+from .life import COLOURS, Choices, Lesson, evaluate_folder, learn_folder, predict_files, short_of_room
+from .methods import Gescl, Method, method_class
 from .methods.method import Capacity
+from .networks.cnn import NETWORKS
 from .networks.foreign import own_trunk
 from .process import prepare_process
 from .progress import share
 from .randomness import seeded
+from .recipe import read_settings
+from .validation import validated
 
 models_app = typer.Typer()
 console = Console()
@@ -38,6 +42,9 @@ Network = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, …; auto takes a GPU if there is one.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores up to four unless given.")]
+
+
+SkipBroken = Annotated[bool, typer.Option("--skip-broken", help="Leave out images that cannot be read.")]
 
 
 class Channels(str, Enum):
@@ -52,10 +59,18 @@ class Channels(str, Enum):
 
 
 def _network(name: str | None, seed: int | None) -> Any:
-    if name is None or ":" not in name or name.startswith("timm:"):
+    if name is None or name in NETWORKS or name.startswith("timm:"):
         return name
+    if ":" not in name:
+        raise UsageError(unknown("network", name, NETWORKS) + ", timm:NAME, or package.module:factory")
     with seeded(seed or 0, "network"):
         return own_trunk(name)
+
+
+def _method(name: str | None, settings: Mapping[str, Any]) -> Method | None:
+    if name is None and not settings:
+        return None
+    return validated(method_class(name or Gescl.name), settings, "method.")
 
 
 def _loaded(model: Path, network: str | None, device: str) -> Learner:
@@ -72,22 +87,28 @@ def learn(
     name: Annotated[str | None, typer.Option(help="The task's name; the folder's unless given.")] = None,
     network: Network = None,
     method: Annotated[str | None, typer.Option(help="New model: the method; gescl unless given.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="method.KEY=VALUE for a new model, training.KEY=VALUE from now on."),
+    ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the images; from now on.")] = None,
     seed: Annotated[int | None, typer.Option(help="New model: its seed.")] = None,
     image_size: Annotated[int | None, typer.Option(help="New model: pixels a side; 64 unless given.")] = None,
     images: Annotated[Channels | None, typer.Option(help="New model: colour unless given.")] = None,
     weights: Annotated[Path | None, typer.Option(help="New model: safetensors file to start from.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Do everything but save.")] = False,
-    skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave out images that cannot be read.")] = False,
+    skip_broken: SkipBroken = False,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
     """Learn a task from a folder of images into a model. The images may be deleted afterwards."""
     prepare_process(threads)
+    settings = read_settings(set_ or (), ("method", "training"))
     choices = Choices(
         network=_network(network, seed),
-        method=None if method is None else method_class(method)(),
+        method=_method(method, settings["method"]),
         epochs=epochs,
+        training=settings["training"],
         seed=seed,
         image_size=image_size,
         channels=None if images is None else images.number,
@@ -122,13 +143,15 @@ def predict(
     min_confidence: Annotated[float, typer.Option(help="Below it an image is 'unknown'.")] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="CSV on standard output.")] = False,
+    skip_broken: SkipBroken = False,
     network: Network = None,
     device: Device = "auto",
 ) -> None:
     """Say what images show."""
     if as_json and as_csv:
         raise UsageError("choose one of --json and --csv")
-    answers = predict_files(_loaded(model, network, device), files, task, min_confidence=min_confidence)
+    learner = _loaded(model, network, device)
+    answers = predict_files(learner, files, task, min_confidence=min_confidence, skip_broken=skip_broken)
     rows = [{**asdict(answer), "file": str(answer.file)} for answer in answers]
     if as_json:
         print(json.dumps(rows, indent=1, ensure_ascii=False))
@@ -141,8 +164,9 @@ def predict(
     table = _table("file", "task", "class", "confidence")
     for answer in answers:
         table.add_row(*map(Text, (str(answer.file), answer.task, answer.label, f"{answer.confidence:.3f}")))
-    console.print(table)
-    if task is None:
+    # A file or a program gets whole names, however long.
+    (console if console.is_terminal else Console(width=100_000)).print(table)
+    if answers[0].guessed:
         say("the task was guessed, by the head that is surest; --task NAME is more reliable")
 
 
@@ -152,11 +176,12 @@ def evaluate(
     folder: Annotated[Path, typer.Argument(help="Images: test/CLASS/*, or train/CLASS/*, or CLASS/*.")],
     task: Annotated[str, typer.Option(help="The task they belong to.")],
     as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False,
+    skip_broken: SkipBroken = False,
     network: Network = None,
     device: Device = "auto",
 ) -> None:
     """Test a model on a folder of images whose classes are known."""
-    verdict = evaluate_folder(_loaded(model, network, device), folder, task)
+    verdict = evaluate_folder(_loaded(model, network, device), folder, task, skip_broken=skip_broken)
     if as_json:
         print(json.dumps({"task": task, "accuracy": verdict.accuracy, **asdict(verdict)}, ensure_ascii=False))
         return
@@ -209,7 +234,7 @@ def inspect(
 
 def _tell_facts(facts: dict[str, Any], capacity: Capacity | None) -> None:
     image = facts["image"]
-    kind = {1: "grey", 3: "colour", 4: "colour with transparency"}[image["channels"]]
+    kind = COLOURS[image["channels"]]
     say(
         f"{facts['network']} with {facts['method']}, {kind} images of {image['height']}×{image['width']}; "
         f"{facts['file_bytes']:,} bytes, {facts['parameters']:,} weights, {facts['macs']:,} multiply-adds an image"

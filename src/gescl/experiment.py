@@ -27,7 +27,7 @@ from .learner import Learner
 from .locks import locked
 from .methods import Joint
 from .process import hardware
-from .recipe import Recipe
+from .recipe import Recipe, read_toml
 from .records import TaskRecord
 from .store import append_line, write_bytes, write_json, write_tensors
 from .streams import STREAMS, TaskStream
@@ -69,7 +69,10 @@ class Experiment:
         file = self.folder / "recipe.toml"
         if file.is_file():
             if file.read_text(encoding="utf-8") != self.recipe.to_toml():
-                raise UsageError(f"{self.folder} holds a run of another recipe; choose another --out, or remove it")
+                raise UsageError(
+                    f"{self.folder} holds a run of another recipe{_difference(read_toml(file), self.recipe.tables())}; "
+                    "choose another --out, or remove it"
+                )
             return (self.folder / "result.json").is_file()
         # A run killed while its first file was being written has left that file's beginning, under a hidden name.
         if self.folder.is_dir() and any(not path.name.startswith(".recipe.toml.") for path in self.folder.iterdir()):
@@ -172,6 +175,24 @@ class Experiment:
 
     def _log(self, event: dict[str, Any]) -> None:
         append_line(self.folder / "events.jsonl", event)
+
+
+def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """The first setting that two recipes do not share, in words."""
+    flat = [dict(_flat(tables)) for tables in (there, here)]
+    for key in sorted(flat[0].keys() | flat[1].keys()):
+        old, new = (json.dumps(one.get(key)) for one in flat)
+        if old != new:
+            return f" ({key} is {old} there and {new} here)"
+    return ""
+
+
+def _flat(tables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{key}.{inner}", kept) for inner, kept in value.items())
+        else:
+            yield key, value
 
 
 def _lines_of(tasks: list[str], events: Path) -> Iterator[str]:

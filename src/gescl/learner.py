@@ -247,13 +247,19 @@ class Learner:
 
     @staticmethod
     def load(
-        path: str | Path, network: nn.Module | None = None, *, device: str = "auto", progress: bool = True
+        path: str | Path,
+        network: nn.Module | None = None,
+        *,
+        method: type[Method] | None = None,
+        device: str = "auto",
+        progress: bool = True,
     ) -> Learner:
         """The learner that was saved there, ready to learn the next task.
 
-        A model of your own class needs `network`: a trunk of the same structure, whose weights are overwritten.
+        A model of your own class needs `network`: a trunk of the same structure, whose weights are overwritten; one
+        of your own method needs `method`, its class.
         """
-        return load_model(Path(path), network, device=device, progress=progress)
+        return load_model(Path(path), network, method, device=device, progress=progress)
 
     def _start(self, task: Task) -> None:
         if max(task.shape) > LARGEST_SIDE:

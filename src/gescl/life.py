@@ -7,10 +7,12 @@ predict_files(Learner.load("parts.gescl"), ["photo.jpg"])
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,16 +20,21 @@ from torch import Tensor, nn
 
 from .errors import DataError, UsageError
 from .learner import Learner
-from .methods import Method
+from .methods import Joint, Method
 from .methods.method import Capacity
 from .modelfile import LARGEST_SIDE, alone_with
 from .records import TaskRecord
 from .streams.folder import folder_task
 from .streams.imagefiles import decode_into, image_files, labelled, natural, subfolders
 from .training import Training
+from .validation import validated
+
+log = logging.getLogger("gescl")
 
 PathLike = str | os.PathLike[str]
 UNKNOWN = "unknown"
+#: What images are, by the number of their channels.
+COLOURS = {1: "grey", 3: "colour", 4: "colour with transparency"}
 #: A layer with a smaller share of free filters is short of room for a new task.
 SHORT = 0.05
 
@@ -39,6 +46,8 @@ class Choices:
     network: str | nn.Module | None = None
     method: Method | None = None
     epochs: int | None = None
+    #: Settings of `Training` by name. An old model takes these and `epochs` too, from now on.
+    training: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
     image_size: int | None = None
     channels: int | None = None
@@ -96,6 +105,9 @@ def learn_folder(
     `before_training` hears of a lack of room, `before_saving` what was learned; with `dry_run` nothing is saved.
     """
     path, choices = Path(model), choices or Choices()
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; the model file comes first, then the folder of images")
+    path = path.resolve() if path.is_symlink() else path  # another name of the same model has the same lock
     name = name or Path(folder).resolve().name
     if not name or "/" in name or "\\" in name:
         raise UsageError(f"a task's name must be non-empty and hold no slash, got {name!r}")
@@ -122,9 +134,11 @@ def learn_folder(
 def _new(choices: Choices, device: str, progress: bool) -> Learner:
     if choices.image_size is not None and not 1 <= choices.image_size <= LARGEST_SIDE:
         raise UsageError(f"image size must lie between 1 and {LARGEST_SIDE} pixels, got {choices.image_size}")
-    training = Training(**({} if choices.epochs is None else {"epochs": choices.epochs}))
+    if isinstance(choices.method, Joint):
+        raise UsageError("joint needs the images of all tasks at once, and old ones are gone; take another method")
     return Learner(
-        choices.network or "paper3", choices.method, training=training, device=device, seed=choices.seed or 0,
+        choices.network or "paper3", choices.method, training=_training(Training(), choices), device=device,
+        seed=choices.seed or 0,
         weights=None if choices.weights is None else Path(choices.weights), progress=progress,
     )  # fmt: skip
 
@@ -135,19 +149,24 @@ def _old(path: Path, choices: Choices, device: str, progress: bool) -> Learner:
     channels, height, width = learner.net.shape
     fixed: tuple[tuple[str, object, object], ...] = (
         ("network", None if own is not None else choices.network, learner.network),
-        ("method", choices.method, learner.method),
+        ("method", choices.method and choices.method.name, learner.method.name),
+        ("method's settings", choices.method, learner.method),
         ("seed", choices.seed, learner.seed),
         ("image size", choices.image_size, height if height == width else (height, width)),
-        ("channels", choices.channels, channels),
+        ("images", COLOURS.get(choices.channels or 0), COLOURS[channels]),
         ("weights", choices.weights, None),
     )
     for what, asked, there in fixed:
         if asked is not None and asked != there:
             has = f"; it has {there}" if there is not None else ""
             raise UsageError(f"{path} is a model already, and its {what} cannot be changed{has}. Start a new file")
-    if choices.epochs is not None:
-        learner.training = learner.training.model_copy(update={"epochs": choices.epochs})
+    learner.training = _training(learner.training, choices)
     return learner
+
+
+def _training(there: Training, choices: Choices) -> Training:
+    epochs = {} if choices.epochs is None else {"epochs": choices.epochs}
+    return validated(Training, {**there.model_dump(), **choices.training, **epochs}, "training.")
 
 
 def _learned_already(learner: Learner, name: str, folder: Path) -> str:
@@ -199,15 +218,27 @@ def _moved(learner: Learner, anchors: list[tuple[Tensor, Tensor]]) -> tuple[floa
 
 
 def predict_files(
-    learner: Learner, files: Sequence[PathLike], task: str | None = None, *, min_confidence: float = 0.0
+    learner: Learner,
+    files: Sequence[PathLike],
+    task: str | None = None,
+    *,
+    min_confidence: float = 0.0,
+    skip_broken: bool = False,
 ) -> list[Answer]:
-    """What image files show, or all images below folders; without a task it is guessed, image by image."""
+    """What image files show, or all images below folders; without a task it is guessed, image by image.
+
+    A broken image stops with its name; with `skip_broken` it is left out and logged.
+    """
     if not 0 <= min_confidence <= 1:
         raise UsageError(f"the least confidence must lie between 0 and 1, got {min_confidence}")
+    guessed = task is None and len(learner.tasks) > 1
+    if task is None and not guessed:
+        (task,) = learner.tasks
     if task is not None:
         learner.index(task)
     found = [image for file in files for image in _images_below(Path(file))]
-    images = _decoded(found, learner)
+    images, whole = _decoded(found, learner, skip_broken)
+    found = [found[number] for number in whole]
     if task is None:
         said = [(guess.task, guess.label, guess.probability) for guess in learner.guess(images)]
     else:
@@ -215,12 +246,12 @@ def predict_files(
         highest = prediction.probabilities.max(1).values.tolist()
         said = [(task, label, value) for label, value in zip(prediction.labels, highest, strict=True)]
     return [
-        Answer(file, at, label if sure >= min_confidence else UNKNOWN, sure, guessed=task is None)
+        Answer(file, at, label if sure >= min_confidence else UNKNOWN, sure, guessed)
         for file, (at, label, sure) in zip(found, said, strict=True)
     ]
 
 
-def evaluate_folder(learner: Learner, folder: PathLike, task: str) -> Verdict:
+def evaluate_folder(learner: Learner, folder: PathLike, task: str, *, skip_broken: bool = False) -> Verdict:
     """Test a learned task on a folder: its test/CLASS/*, or train/CLASS/* if it has no test, or CLASS/* itself."""
     record = learner.records[learner.index(task)]
     root = next((at for at in (Path(folder) / "test", Path(folder) / "train") if at.is_dir()), Path(folder))
@@ -232,9 +263,10 @@ def evaluate_folder(learner: Learner, folder: PathLike, task: str) -> Verdict:
     files = labelled(root, record.classes)
     if not files:
         raise DataError(f"{root} holds no image")
-    labels = learner.predict(_decoded([file for file, _ in files], learner), task).labels
+    decoded, whole = _decoded([file for file, _ in files], learner, skip_broken)
+    labels = learner.predict(decoded, task).labels
     images, right = dict.fromkeys(record.classes, 0), dict.fromkeys(record.classes, 0)
-    for (_, number), said in zip(files, labels, strict=True):
+    for (_, number), said in zip((files[place] for place in whole), labels, strict=True):
         images[record.classes[number]] += 1
         right[record.classes[number]] += said == record.classes[number]
     return Verdict(images, right)
@@ -249,11 +281,19 @@ def _images_below(path: Path) -> list[Path]:
     return sorted(found, key=lambda file: natural(str(file)))
 
 
-def _decoded(files: list[Path], learner: Learner) -> Tensor:
+def _decoded(files: list[Path], learner: Learner, skip_broken: bool) -> tuple[Tensor, list[int]]:
+    """The images that can be read, and which of the files they are."""
     images = np.empty((len(files), *learner.net.shape), np.uint8)
+    broken: set[int] = set()
 
-    def refuse(number: int, reason: str) -> None:
-        raise DataError(f"{files[number]}: {reason}")
+    def leave_out(number: int, reason: str) -> None:
+        if not skip_broken:
+            raise DataError(f"{files[number]}: {reason}; --skip-broken leaves such files out")
+        log.warning("left out: %s: %s", files[number], reason)
+        broken.add(number)
 
-    decode_into(images, files, refuse, lambda _: None)
-    return torch.from_numpy(images)
+    decode_into(images, files, leave_out, lambda _: None)
+    whole = [number for number in range(len(files)) if number not in broken]
+    if not whole:
+        raise DataError("every image is broken")
+    return torch.from_numpy(images)[whole], whole

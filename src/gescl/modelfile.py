@@ -17,14 +17,14 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from torch import Tensor, nn
 
-from .errors import DataError, GesclError, UsageError
+from .errors import DataError, GesclError, UsageError, unknown
 from .locks import locked
-from .methods import method_class
+from .methods import METHODS, Method
 from .networks.cnn import Shape, build_trunk
 from .networks.multihead import MultiHeadNet
 from .randomness import seeded
 from .records import TaskRecord
-from .store import read_tensors, write_tensors
+from .store import read_tensors, remains_of, write_tensors
 from .training import Training
 from .validation import validated
 
@@ -35,6 +35,11 @@ FORMAT = 1
 #: Pixels: a bound on what a hostile header can ask for.
 LARGEST_SIDE = 1024
 Side = Annotated[int, Field(ge=1, le=LARGEST_SIDE)]
+#: What rebuilding a learner from a file can end in that does not hold what this version would have written.
+_NOT_AS_WRITTEN = (
+    *(GesclError, ArithmeticError, LookupError, TypeError, ValueError),
+    *(RuntimeError, AttributeError, MemoryError),
+)
 
 
 class Header(BaseModel):
@@ -54,6 +59,7 @@ class Header(BaseModel):
 
 def save_model(learner: Learner, path: Path, *, backup: bool) -> None:
     """Write the model in one move; with `backup` the file that was there before stays as `backup_of(path)`."""
+    path = path.resolve() if path.is_symlink() else path  # the file goes on, not the link
     own = not isinstance(learner.network, str)
     network = learner.network if isinstance(learner.network, str) else qualified_name(learner.network)
     header = {
@@ -76,8 +82,19 @@ def save_model(learner: Learner, path: Path, *, backup: bool) -> None:
     write_tensors(path, tensors, header, backup=backup_of(path) if backup else None)
 
 
-def load_model(path: Path, network: nn.Module | None, *, device: str, progress: bool) -> Learner:
+def load_model(
+    path: Path, network: nn.Module | None, method: type[Method] | None, *, device: str, progress: bool
+) -> Learner:
     """The learner that was saved there."""
+    try:
+        return _loaded(path, network, method, device, progress)
+    except DataError as error:
+        if backup_of(path).is_file():
+            raise DataError(f"{error}. What was there before it was last written is {backup_of(path)}") from error
+        raise
+
+
+def _loaded(path: Path, network: nn.Module | None, method: type[Method] | None, device: str, progress: bool) -> Learner:
     tensors, content = read_tensors(path)
     header = _header(path, content)
     if header.own_network and network is None:
@@ -85,15 +102,19 @@ def load_model(path: Path, network: nn.Module | None, *, device: str, progress: 
             f"{path} is a model of your own class {header.network}: pass a trunk of it, "
             "Learner.load(path, network=…) or --network package.module:factory"
         )
+    name = header.method.get("name")
+    if method is None and name not in METHODS:
+        raise DataError(
+            f"{path}: {unknown('method', str(name), METHODS)}; one of your own is passed by its class, "
+            "Learner.load(path, method=…)"
+        )
+    if method is not None and name != method.name:
+        raise UsageError(f"{path} is a model of the method {name!r}, not of {method.name!r}")
     try:
-        return _restored(header, tensors, network, device, progress)
-    except UsageError as error:
+        return _restored(header, tensors, network, method or METHODS[str(name)], device, progress)
+    except _NOT_AS_WRITTEN as error:
         if network is not None:
-            raise UsageError(f"{path} does not fit the network given: {error}") from error
-        raise DataError(f"{path} is damaged: {error}") from error
-    except GesclError as error:
-        raise DataError(f"{path} is damaged: {error}") from error
-    except (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError, AttributeError, MemoryError) as error:
+            raise UsageError(f"{path} does not fit the network given, or is damaged: {error}") from error
         raise DataError(f"{path} is damaged: {error}") from error
 
 
@@ -115,7 +136,7 @@ def alone_with(path: Path) -> Iterator[None]:
 
     try:
         with locked(path.with_name(f"{path.name}.lock"), refuse):
-            for left_behind in path.parent.glob(f".{path.name}.*"):  # by a process that was killed while it wrote
+            for left_behind in remains_of(path):
                 left_behind.unlink(missing_ok=True)
             yield
     except OSError as error:
@@ -146,12 +167,17 @@ def _header(path: Path, content: Any) -> Header:
 
 
 def _restored(
-    header: Header, tensors: Mapping[str, Tensor], network: nn.Module | None, device: str, progress: bool
+    header: Header,
+    tensors: Mapping[str, Tensor],
+    network: nn.Module | None,
+    method_type: type[Method],
+    device: str,
+    progress: bool,
 ) -> Learner:
     from .learner import Learner  # it saves by this module
 
-    settings = dict(header.method)
-    method = validated(method_class(str(settings.pop("name"))), settings, "header: method.")
+    settings = {key: value for key, value in header.method.items() if key != "name"}
+    method = validated(method_type, settings, "header: method.")
     parts = _parts(tensors)
     classes = [len(record.classes) for record in header.tasks]
     if network is None:  # a header may ask for any size: compare before there is memory for it

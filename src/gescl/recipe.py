@@ -22,7 +22,7 @@ needed to repeat the run.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +104,26 @@ def load_recipe(
             raise UsageError(f"{where}: {unknown('variant', variant, variants)}")
         for key, value in _table(f"{where}: variants", variants, variant).items():
             _put(tables, key, value, f"{where}: variant {variant!r}")
+    _set(tables, settings)
+    return _validated(where, tables, variant)
+
+
+def read_settings(settings: Iterable[str], sections: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Settings as on the command line, KEY=VALUE, by section; others than these are refused."""
+    tables: dict[str, Any] = {section: {} for section in sections}
+    _set(tables, settings)
+    for key in tables:
+        if key not in sections:
+            raise UsageError(f"--set: {unknown('key', key, sections)}")
+    return tables
+
+
+def _set(tables: dict[str, Any], settings: Iterable[str]) -> None:
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals:
             raise UsageError(f"--set {setting}: write KEY=VALUE, as in --set training.epochs=5")
         _put(tables, key.strip(), _value(text.strip()), f"--set {setting}")
-    return _validated(where, tables, variant)
 
 
 def _read(source: str) -> tuple[Path, dict[str, Any]]:

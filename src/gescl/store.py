@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Mapping
@@ -44,6 +45,12 @@ def write_bytes(path: Path, content: bytes, backup: Path | None = None) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def remains_of(path: Path) -> list[Path]:
+    """What a process that was killed while it wrote this file has left beside it."""
+    unfinished = re.compile(rf"\.{re.escape(path.name)}\.([0-9a-f]{{8}}|backup)")
+    return [beside for beside in path.parent.iterdir() if unfinished.fullmatch(beside.name)]
+
+
 def _second_name(path: Path, backup: Path) -> None:
     """Let `backup` be the file that `path` is: at no time is there no file `path`."""
     link = path.with_name(f".{path.name}.backup")
@@ -69,6 +76,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any, backup
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
     """What `write_tensors` wrote; a missing or damaged file is refused."""
+    if path.is_dir():
+        raise DataError(f"{path} is a folder, not a file")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

@@ -69,6 +69,7 @@ def answer(request: BaseHTTPRequestHandler, site: Site) -> None:
         site.holding.set()
         site.release.wait(60)
     body = content[start : start + int(number)] if fault in ("cut", "stall") else content[start:]
-    site.sent += request.wfile.write(body)
+    site.sent += len(body)  # before: whoever reads it may have all of it while this thread has not gone on
+    request.wfile.write(body)
     if fault == "stall":
         site.closing.wait(10)

@@ -194,7 +194,7 @@ def test_a_folder_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch: p
 
 
 def test_the_folder_of_one_task_is_not_taken_for_a_stream(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is the folder of one task: give the folder above it, or use folder_task"):
+    with pytest.raises(DataError, match="is the folder of one task: give the folder above it"):
         folder_stream(gears(tmp_path / "gears"))
 
 

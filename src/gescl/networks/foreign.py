@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -31,20 +34,32 @@ def timm_trunk(name: str, channels: int) -> nn.Module:
 
 def own_trunk(source: str) -> nn.Module:
     """The trunk that `package.module:factory` makes when called; the current folder is searched too."""
-    module, _, factory = source.partition(":")
+    name, _, factory = source.partition(":")
+    if name.endswith(".py"):
+        raise UsageError(f"--network {source}: write {name.removesuffix('.py').replace('/', '.')}:{factory}")
     folder = str(Path.cwd())
     sys.path.insert(0, folder)
     try:
-        trunk = getattr(importlib.import_module(module), factory)()
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"--network {source}: {error}; write package.module:factory") from error
-    except TypeError as error:
-        raise UsageError(f"--network {source}: {factory} must be callable without arguments: {error}") from error
+        module = _run(source, lambda: importlib.import_module(name))
+        if not callable(make := getattr(module, factory, None)):
+            raise UsageError(f"--network {source}: {name} has no function {factory!r}; write package.module:factory")
+        trunk = _run(source, make)
     finally:
         sys.path.remove(folder)
     if not isinstance(trunk, nn.Module):
         raise UsageError(f"--network {source}: it gives a {type(trunk).__name__}, not an nn.Module")
     return trunk
+
+
+def _run(source: str, code: Callable[[], Any]) -> Any:
+    """Run code of the user's; what it raises is told in a line, with the place in the user's own files."""
+    try:
+        return code()
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [f"{frame.filename}:{frame.lineno}" for frame in frames if frame.filename.startswith(str(Path.cwd()))]
+        place = f" (at {own[-1]})" if own else ""
+        raise UsageError(f"--network {source}: {type(error).__name__}: {error}{place}") from error
 
 
 def load_weights(trunk: nn.Module, path: Path) -> None:

@@ -53,7 +53,13 @@ class MultiHeadNet(nn.Module):
                 features = trunk(self._sample().to(memory_format=self.layout))
             except RuntimeError:  # x.view(n, -1), which many networks flatten with, cannot read that layout
                 self.layout = torch.contiguous_format
-                features = trunk(self._sample())
+                try:
+                    features = trunk(self._sample())
+                except RuntimeError as error:
+                    size = "×".join(map(str, shape))
+                    raise UsageError(
+                        f"{type(trunk).__name__} cannot take images of {size} (channels×height×width): {error}"
+                    ) from error
         trunk.train(training)
         if features.ndim != 2:
             raise UsageError(f"a trunk must give flat features N×D, this one gives shape {tuple(features.shape)}")

@@ -27,8 +27,10 @@ from rich.console import Console
 from rich.progress import Progress
 
 from ..errors import DataError, UsageError
-from .imagefiles import check_images, decode_into, labelled, subfolders
+from .imagefiles import check_images, decode_into, labelled, not_images, subfolders
 from .task import Split, StreamOptions, Task, TaskSource, TaskStream, stratified_split
+
+log = logging.getLogger("gescl")
 
 
 class FolderOptions(StreamOptions):
@@ -117,7 +119,7 @@ class _Reader:
     def stream(self, root: Path) -> TaskStream:
         names = subfolders(root, "one folder a task, as in TASK/train/CLASS/*")
         if "train" in names and not (root / "train" / "train").is_dir():
-            raise DataError(f"{root} is the folder of one task: give the folder above it, or use folder_task")
+            raise DataError(f"{root} is the folder of one task: give the folder above it")
         sources = [TaskSource(name, self.classes(root / name), partial(self.task, root / name, name)) for name in names]
         return TaskStream(root.resolve().name, sources)
 
@@ -145,6 +147,9 @@ class _Reader:
     def task(self, root: Path, name: str) -> Task:
         classes = self.classes(root)
         files = {split: labelled(root / split, classes) for split in ("train", "test") if (root / split).is_dir()}
+        for folder in (root / split / label for split in files for label in classes):
+            if folder.is_dir() and (what := not_images(folder)):
+                log.warning("%s: ignored, since they are no images that Pillow reads: %s", folder, what)
         console = Console(stderr=True)
         broken: dict[Path, str] = {}
         splits: dict[str, Split] = {}
@@ -154,7 +159,7 @@ class _Reader:
                 splits[split] = self.read(some, broken, advance)
         if broken:
             listed = "".join(f"\n  {file}: {reason}" for file, reason in broken.items())
-            logging.getLogger("gescl").warning("task %r: %d broken images left out:%s", name, len(broken), listed)
+            log.warning("task %r: %d broken images left out:%s", name, len(broken), listed)
         for split, read in splits.items():
             if len(read) == 0:
                 raise DataError(f"{root / split}: every image is broken")

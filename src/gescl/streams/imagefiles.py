@@ -107,9 +107,25 @@ def labelled(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
 def check_images(folder: Path, least: int, purpose: str) -> None:
     count = sum(1 for _ in islice(image_files(folder), least))
     if count == 0:
-        raise DataError(f"class folder {folder} holds no image")
+        raise DataError(f"class folder {folder} holds no image{_besides(folder)}")
     if count < least:
         raise DataError(f"class folder {folder} holds {count} image{'s'[count < 2 :]}; {least} are needed to {purpose}")
+
+
+def _besides(folder: Path) -> str:
+    what = not_images(folder)
+    return f"; ignored: {what}" if what else ""
+
+
+def not_images(folder: Path) -> str:
+    """What a folder of images holds besides, in words, hidden entries apart."""
+    images = set(image_files(folder))
+    others = [entry for entry in _entries(folder) if entry.name not in images]
+    folders = sum(entry.is_dir() for entry in others)
+    endings = sorted({Path(entry.name).suffix.lower() or entry.name for entry in others if not entry.is_dir()})
+    files = len(others) - folders
+    words = [f"{files} file{'s'[files < 2 :]} ({', '.join(endings)})"] if files else []
+    return " and ".join([*words, f"{folders} folder{'s'[folders < 2 :]}"] if folders else words)
 
 
 def image_files(folder: Path) -> Iterator[str]:

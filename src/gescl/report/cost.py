@@ -40,7 +40,7 @@ def draw_cost(group: Group, look: Looks) -> Drawing | None:
     widest = 0.35 + 0.06 * max(len(shortened(label)) for label in accuracies)  # inches of a name in the legend
     legend = max(1, min(5, len(accuracies), int(6.6 / widest)))
     lines = -(-len(accuracies) // legend)
-    figure, (axes,) = panels(1, 3, (1.95, 1.85), top=0.2 + 0.17 * lines, share=False)
+    figure, (axes,) = panels(1, 3, (1.91, 1.85), left=0.62, top=0.2 + 0.17 * lines, share=False)
     told: dict[str, list[str]] = {}
     for axis, cost in zip(axes, costs, strict=True):
         amounts = {label: summary([cost.of(run) for run in runs]) for label, runs in group.methods.items()}

@@ -42,8 +42,6 @@ Network = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, …; auto takes a GPU if there is one.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores up to four unless given.")]
-
-
 SkipBroken = Annotated[bool, typer.Option("--skip-broken", help="Leave out images that cannot be read.")]
 
 

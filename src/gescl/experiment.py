@@ -27,7 +27,7 @@ from .learner import Learner
 from .locks import locked
 from .methods import Joint
 from .process import hardware
-from .recipe import Recipe, read_toml
+from .recipe import Recipe, flat, read_toml
 from .records import TaskRecord
 from .store import append_line, write_bytes, write_json, write_tensors
 from .streams import STREAMS, TaskStream
@@ -177,22 +177,14 @@ class Experiment:
         append_line(self.folder / "events.jsonl", event)
 
 
-def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+def _difference(there: dict[str, Any], here: dict[str, Any]) -> str:
     """The first setting that two recipes do not share, in words."""
-    flat = [dict(_flat(tables)) for tables in (there, here)]
-    for key in sorted(flat[0].keys() | flat[1].keys()):
-        old, new = (json.dumps(one.get(key)) for one in flat)
+    settings = [flat(tables) for tables in (there, here)]
+    for key in sorted(settings[0].keys() | settings[1].keys()):
+        old, new = (json.dumps(known.get(key)) for known in settings)
         if old != new:
             return f" ({key} is {old} there and {new} here)"
     return ""
-
-
-def _flat(tables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for key, value in tables.items():
-        if isinstance(value, Mapping):
-            yield from ((f"{key}.{inner}", kept) for inner, kept in value.items())
-        else:
-            yield key, value
 
 
 def _lines_of(tasks: list[str], events: Path) -> Iterator[str]:

@@ -37,8 +37,14 @@ LARGEST_SIDE = 1024
 Side = Annotated[int, Field(ge=1, le=LARGEST_SIDE)]
 #: What rebuilding a learner from a file can end in that does not hold what this version would have written.
 _NOT_AS_WRITTEN = (
-    *(GesclError, ArithmeticError, LookupError, TypeError, ValueError),
-    *(RuntimeError, AttributeError, MemoryError),
+    GesclError,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    ValueError,
+    RuntimeError,
+    AttributeError,
+    MemoryError,
 )
 
 

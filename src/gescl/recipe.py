@@ -149,6 +149,17 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
 
 
+def flat(table: Any, prefix: str = "") -> dict[str, Any]:
+    """The values of nested tables by their full names: {"training.epochs": 5, …}."""
+    if not isinstance(table, dict):
+        return {prefix: table}
+    return {
+        name: value
+        for key, inner in table.items()
+        for name, value in flat(inner, f"{prefix}.{key}" if prefix else key).items()
+    }
+
+
 def _choose_method(where: str, tables: Mapping[str, Any], method: str | None) -> dict[str, Any]:
     """The tables with one method's settings under `method`."""
     given = _table(where, tables, "method")

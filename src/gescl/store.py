@@ -35,8 +35,8 @@ def write_bytes(path: Path, content: bytes, backup: Path | None = None) -> None:
             os.fsync(file.fileno())
         if path.exists():
             shutil.copymode(path, temporary)
-        if backup is not None and path.exists():
-            _second_name(path, backup)
+            if backup is not None:
+                _second_name(path, backup)
         temporary.replace(path)
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from error

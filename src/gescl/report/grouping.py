@@ -6,9 +6,9 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from .. import metrics
+from ..recipe import flat
 from .runs import Group, Run, unique
 from .statistics import summary
 from .style import method_order
@@ -63,22 +63,12 @@ def _by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 def _difference(setting: str, rivals: Iterable[str]) -> str:
     """The values of a setting that not all rivals share: "training.epochs=4"."""
-    tables = [_flat(json.loads(rival)) for rival in rivals]
-    own = _flat(json.loads(setting))
+    tables = [flat(json.loads(rival)) for rival in rivals]
+    own = flat(json.loads(setting))
     keys = [key for key in own if len({json.dumps(table.get(key)) for table in tables}) > 1 and key != "known"]
     if not own.get("known", True):
         return f"settings unknown, {own['tasks']} tasks"
     return ", ".join(f"{key}={own[key]}" for key in keys)
-
-
-def _flat(table: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(table, dict):
-        return {prefix: table}
-    return {
-        name: value
-        for key, inner in table.items()
-        for name, value in _flat(inner, f"{prefix}.{key}" if prefix else key).items()
-    }
 
 
 def _slugs(names: Iterable[str]) -> list[str]:

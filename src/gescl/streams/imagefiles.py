@@ -107,14 +107,10 @@ def labelled(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
 def check_images(folder: Path, least: int, purpose: str) -> None:
     count = sum(1 for _ in islice(image_files(folder), least))
     if count == 0:
-        raise DataError(f"class folder {folder} holds no image{_besides(folder)}")
+        besides = not_images(folder)
+        raise DataError(f"class folder {folder} holds no image" + (f"; ignored: {besides}" if besides else ""))
     if count < least:
         raise DataError(f"class folder {folder} holds {count} image{'s'[count < 2 :]}; {least} are needed to {purpose}")
-
-
-def _besides(folder: Path) -> str:
-    what = not_images(folder)
-    return f"; ignored: {what}" if what else ""
 
 
 def not_images(folder: Path) -> str:

@@ -11,6 +11,12 @@ from torch import nn
 from gescl import Learner, Task, load_stream
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread_for_what_a_module_shares() -> None:
+    """Models that a module's tests share are made before `one_thread` of the first of them."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Tests run in parallel: one thread each, so that they do not get in each other's way."""

@@ -19,6 +19,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from gescl import DataError, Finetune, Gescl, GesclError, Learner, Training, UsageError
+from gescl.errors import UnavailableError
 from gescl.modelfile import alone_with, backup_of
 from gescl.store import read_tensors, write_tensors
 
@@ -207,6 +208,17 @@ def test_mutated_files_give_the_clear_error_or_a_working_model_and_run_nothing(m
     assert not watching
     assert all("mutant.gescl" in message for message in messages)
     assert len(messages) > 0.5 * MUTANTS
+
+
+@pytest.mark.parametrize(("network", "device"), [("small", "nonsense"), ("timm:resnet18", "cpu")])
+def test_what_this_machine_lacks_is_not_called_damage(
+    model: Path, network: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    path = changed(model, put("network", network))
+    with pytest.raises(UnavailableError) as caught:
+        Learner.load(path, device=device)
+    assert "damaged" not in str(caught.value)
 
 
 def test_loading_leaves_the_process_generator_alone(model: Path) -> None:

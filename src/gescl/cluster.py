@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import DataError, GesclError, UsageError
+from .errors import DataError, GesclError, UnavailableError
 from .executors import Cell, Outcome, words
 from .process import prepare_process
 
@@ -98,7 +98,7 @@ def _connected(address: str) -> Iterator[Any]:
     try:
         import ray
     except ImportError as error:
-        raise UsageError("--ray needs Ray: pip install 'gescl[ray]'") from error
+        raise UnavailableError("--ray needs Ray: pip install 'gescl[ray]'") from error
     _check_reachable(address)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)

@@ -18,6 +18,10 @@ class UsageError(GesclError):
     exit_code = 2
 
 
+class UnavailableError(UsageError):
+    """The call is right, but this machine lacks what it needs: a device, an extra."""
+
+
 class DataError(GesclError):
     """The call is right, but the images, a file or a folder are not."""
 

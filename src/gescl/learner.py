@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from . import metrics
 from .calibration import fit_temperature, surest
-from .errors import DataError, UsageError, unknown
+from .errors import DataError, UnavailableError, UsageError, unknown
 from .methods import Gescl, Keeper, Lesson, Method, method_class
 from .methods.method import Capacity
 from .modelfile import LARGEST_SIDE, load_model, save_model
@@ -331,4 +331,4 @@ def _device(name: str) -> torch.device:
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
-        raise UsageError(f"device {name!r} is not available here: {str(error).splitlines()[0]}") from error
+        raise UnavailableError(f"device {name!r} is not available here: {str(error).splitlines()[0]}") from error

@@ -17,7 +17,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from torch import Tensor, nn
 
-from .errors import DataError, GesclError, UsageError, unknown
+from .errors import DataError, GesclError, UnavailableError, UsageError, unknown
 from .locks import locked
 from .methods import METHODS, Method
 from .networks.cnn import Shape, build_trunk
@@ -118,6 +118,8 @@ def _loaded(path: Path, network: nn.Module | None, method: type[Method] | None, 
         raise UsageError(f"{path} is a model of the method {name!r}, not of {method.name!r}")
     try:
         return _restored(header, tensors, network, method or METHODS[str(name)], device, progress)
+    except UnavailableError:
+        raise
     except _NOT_AS_WRITTEN as error:
         if network is not None:
             raise UsageError(f"{path} does not fit the network given, or is damaged: {error}") from error

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import UsageError
+from .errors import UnavailableError
 from .training import Epoch
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class TensorBoardLog:
         try:
             from torch.utils.tensorboard import SummaryWriter  # an extra, and slow to import
         except ImportError as error:
-            raise UsageError(
+            raise UnavailableError(
                 "TensorBoard is not installed: pip install 'gescl[tensorboard]', or leave --tensorboard out"
             ) from error
         writer_class: Any = SummaryWriter  # torch gives it no types

@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from ..errors import DataError, UsageError, unknown
+from ..errors import DataError, UnavailableError, UsageError, unknown
 
 
 def timm_trunk(name: str, channels: int) -> nn.Module:
@@ -22,7 +22,7 @@ def timm_trunk(name: str, channels: int) -> nn.Module:
     try:
         import timm
     except ImportError as error:
-        raise UsageError(f"network 'timm:{name}' needs an extra: pip install 'gescl[timm]' ({error})") from error
+        raise UnavailableError(f"network 'timm:{name}' needs an extra: pip install 'gescl[timm]' ({error})") from error
     known = timm.list_models()
     if name not in known:  # a name with a colon would make timm ask the network
         raise UsageError(

@@ -12,7 +12,9 @@ from rich.console import Console
 from gescl import UsageError, demo
 
 
-def test_what_is_printed_is_what_the_runs_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_printed_is_what_the_runs_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(demo, "SETTINGS", ("stream.tasks=3", "training.epochs=1"))
     console = Console(file=StringIO(), width=80, color_system=None)
     assert isinstance(console.file, StringIO)
@@ -21,6 +23,7 @@ def test_what_is_printed_is_what_the_runs_found(tmp_path: Path, monkeypatch: pyt
 
     lines = console.file.getvalue().splitlines()
     assert page.exists()
+    assert not caplog.records  # between the table's rows
     rows = [next(line.split() for line in lines if line.startswith(f" {number} ")) for number in (1, 2, 3)]
     for column, method in enumerate(demo.METHODS):
         result = json.loads((tmp_path / "scripts" / method / "seed-0" / "result.json").read_text())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -35,10 +38,11 @@ def run_demo(out: Path, seed: int, console: Console) -> Path:
     titles = "".join(f"{name:<17}" for name in METHODS)
     console.print(f"{'after task':<21}{titles}seconds", style="bold")
     started = time.perf_counter()
-    for steps in zip(*(experiment.tasks() for experiment in experiments), strict=True):
-        cells = "".join(f"{_cell(learner):<17}" for learner, _ in steps)
-        number = len(steps[0][0].records)
-        console.print(f"{number:2} {tasks[number - 1]:<18}{cells}{time.perf_counter() - started:7.0f}", highlight=False)
+    with _silent(logging.getLogger("gescl")):  # which layers are full is in the report, and would part the table's rows
+        for steps in zip(*(experiment.tasks() for experiment in experiments), strict=True):
+            cells = "".join(f"{_cell(learner):<17}" for learner, _ in steps)
+            number, seconds = len(steps[0][0].records), time.perf_counter() - started
+            console.print(f"{number:2} {tasks[number - 1]:<18}{cells}{seconds:7.0f}", highlight=False)
     console.print()
     results = {name: experiment.result() for name, experiment in zip(METHODS, experiments, strict=True)}
     summary = Table("method", "average accuracy", "forgetting", "first task: learned → now")
@@ -53,6 +57,19 @@ def run_demo(out: Path, seed: int, console: Console) -> Path:
     report = write_report(out, out / "report")
     console.print(f"Report: {report}", soft_wrap=True)
     return report
+
+
+@contextmanager
+def _silent(log: logging.Logger) -> Iterator[None]:
+    log.addFilter(_nothing)
+    try:
+        yield
+    finally:
+        log.removeFilter(_nothing)
+
+
+def _nothing(record: logging.LogRecord) -> bool:
+    return False
 
 
 def _cell(learner: Learner) -> str:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (its usual name)
+import torch.nn.functional as F
 
 from gescl import Ewc, Mas
 from gescl.methods.filterwise import activation_moments

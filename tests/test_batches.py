@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812 (its usual name)
+import torch.nn.functional as F
 
 from gescl import Learner, Training, UsageError
 from gescl.batches import Batches, ByHead, shifted

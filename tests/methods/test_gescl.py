@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812 (its usual name)
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gescl import DataError, Finetune, Gescl, Learner, Task, Training, load_recipe, load_stream

@@ -8,7 +8,7 @@ task is learned, and departing from them costs. Nothing is carried from task to 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (its usual name)
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 

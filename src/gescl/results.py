@@ -95,7 +95,7 @@ def _not_run(groups: Sequence[Group]) -> list[str]:
 
 def _section(folder: Path, group: Group) -> str:
     network = (group.runs[0].recipe or {}).get("network", "unknown network")
-    lines = [f"## {group.name}" + (f" ({len(group.tasks)} tasks, {network})" if group.detail else ""), ""]
+    lines = [f"## {group.name}" + (f" ({_tasks(group)}, {network})" if group.detail else ""), ""]
     lines += [*_notes(folder, group), _conditions(group), "", *_table(group), ""]
     missing = _missing(group)
     if missing:
@@ -146,11 +146,14 @@ def _conditions(group: Group) -> str:
         for package in ("gescl", "torch", "python")
     )
     dates = sorted((run.result.finished or "unknown date")[:10] for run in group.runs)
-    tasks = f"{len(group.tasks)} {'task' if len(group.tasks) == 1 else 'tasks'}"
     return (
-        f"{tasks}, network `{recipe.get('network', 'unknown')}`; {settings}. "
+        f"{_tasks(group)}, network `{recipe.get('network', 'unknown')}`; {settings}. "
         f"{hardware}, {threads} CPU threads; {versions}; {_span(dates)}."
     )
+
+
+def _tasks(group: Group) -> str:
+    return "1 task" if len(group.tasks) == 1 else f"{len(group.tasks)} tasks"
 
 
 def _table(group: Group) -> list[str]:

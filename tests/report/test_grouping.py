@@ -95,9 +95,10 @@ def test_of_many_methods_the_best_are_shown_in_panels(tmp_path: Path) -> None:
 def test_missing_seeds_are_said(tmp_path: Path) -> None:
     for seed in (0, 1, 2):
         write_run(tmp_path, "gescl", seed)
-    write_run(tmp_path, "ewc", 1)
+    for method in ("ewc", "mas"):
+        write_run(tmp_path, method, 1)
     (group,) = groups(tmp_path)
-    assert group.remarks == ["ewc has no run with seed 0, 2; its mean is over the 1 it has."]
+    assert group.remarks == ["No run with seed 0, 2: ewc, mas. Means are over the runs there are."]
 
 
 def test_a_run_of_one_task_says_what_it_cannot_show(tmp_path: Path) -> None:

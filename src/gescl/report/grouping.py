@@ -86,11 +86,13 @@ def _slugs(names: Iterable[str]) -> list[str]:
 def _remarks(methods: dict[str, list[Run]]) -> Iterable[str]:
     runs = [run for members in methods.values() for run in members]
     seeds = {run.result.seed for run in runs}
+    lacking: dict[tuple[int, ...], list[str]] = {}
     for label, members in methods.items():
-        missing = sorted(seeds - {run.result.seed for run in members})
-        if missing:
-            listed = ", ".join(map(str, missing))
-            yield f"{label} has no run with seed {listed}; its mean is over the {len(members)} it has."
+        if missing := sorted(seeds - {run.result.seed for run in members}):
+            lacking.setdefault(tuple(missing), []).append(label)
+    for numbers, labels in lacking.items():
+        listed = ", ".join(map(str, numbers))
+        yield f"No run with seed {listed}: {', '.join(labels)}. Means are over the runs there are."
     if len(runs[0].result.tasks) == 1:
         yield "There is only one task: forgetting and backward transfer cannot be measured."
     if len({tuple(run.result.tasks) for run in runs}) > 1:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from gescl import DataError, Finetune, Frozen, Joint, Learner, Task, Training, UsageError
+from gescl.errors import UnavailableError
 from gescl.training import Epoch
 
 from .conftest import conv, stripes
@@ -346,8 +347,10 @@ def test_mistakes_are_named() -> None:
         one.learn(stripes("c", shape=(3, 12, 12)))
     with pytest.raises(DataError, match="1×16×16"):
         one.predict(np.zeros((1, 16, 16), np.uint8), "a")
-    with pytest.raises(UsageError, match="device 'nowhere' is not available"):
+    with pytest.raises(UsageError, match="unknown device 'nowhere'; known are auto, cpu"):
         learner(device="nowhere")
+    with pytest.raises(UnavailableError, match="device 'cuda:99' is not available here"):
+        learner(device="cuda:99")
     with pytest.raises(UsageError, match="did you mean 'frozen'"):
         learner("frozn")
 

@@ -20,7 +20,9 @@ from torch import Tensor, nn
 
 from gescl import DataError, Finetune, Gescl, GesclError, Learner, Training, UsageError
 from gescl.errors import UnavailableError
+from gescl.methods import Keeper, Lesson
 from gescl.modelfile import alone_with, backup_of
+from gescl.networks.multihead import MultiHeadNet
 from gescl.store import read_tensors, write_tensors
 
 from .conftest import stripes
@@ -210,7 +212,7 @@ def test_mutated_files_give_the_clear_error_or_a_working_model_and_run_nothing(m
     assert len(messages) > 0.5 * MUTANTS
 
 
-@pytest.mark.parametrize(("network", "device"), [("small", "nonsense"), ("timm:resnet18", "cpu")])
+@pytest.mark.parametrize(("network", "device"), [("small", "cuda:99"), ("small", "nowhere"), ("timm:resnet18", "cpu")])
 def test_what_this_machine_lacks_is_not_called_damage(
     model: Path, network: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,3 +317,44 @@ def test_a_model_of_ones_own_method_is_loaded_by_its_class(tmp_path: Path) -> No
     with pytest.raises(UsageError, match="a model of the method 'mine', not of 'finetune'"):
         Learner.load(path, method=Finetune)
     assert isinstance(Learner.load(path, method=Mine).method, Mine)
+
+
+class Anchors(Finetune):
+    """Remembers something more after every task."""
+
+    name: ClassVar[str] = "anchors"
+
+    def keeper(self, net: MultiHeadNet) -> AnchorsKeeper:
+        return AnchorsKeeper(self, net)
+
+
+class AnchorsKeeper(Keeper[Anchors]):
+    def __init__(self, method: Anchors, net: MultiHeadNet) -> None:
+        super().__init__(method, net)
+        self.anchors: dict[str, Tensor] = {}
+
+    def end_task(self, lesson: Lesson) -> None:
+        self.anchors[str(lesson.index)] = torch.full((3,), float(lesson.index))
+
+    def state(self) -> dict[str, Tensor]:
+        return dict(self.anchors)
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.anchors = dict(state)
+
+
+def test_a_state_that_grows_is_the_methods_own_affair(tmp_path: Path) -> None:
+    learner = Learner("small", Anchors(), training=Training(epochs=1))
+    for k in range(2):
+        learner.learn(stripes(str(k), 2, shape=SHAPE, seed=k))
+    learner.save(tmp_path / "model.gescl")
+    state = Learner.load(tmp_path / "model.gescl", method=Anchors).keeper.state()
+    assert {name: tensor.tolist() for name, tensor in state.items()} == {"0": [0.0] * 3, "1": [1.0] * 3}
+
+
+def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
+    paths = [tmp_path / str(number) for number in range(8)]
+    for path in paths:
+        write_tensors(path, {"ä": torch.ones(2), "b": torch.zeros(3)}, {"text": "ü\n"})
+    assert len({path.read_bytes() for path in paths}) == 1
+    assert read_tensors(paths[0])[1] == {"text": "ü\n"}

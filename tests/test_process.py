@@ -5,14 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 import torch
 
 from gescl.process import prepare_process
 
 
-def test_threads_follow_a_fixed_rule() -> None:
+def test_threads_follow_a_fixed_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert prepare_process(1) == 1 == torch.get_num_threads()
     assert 1 <= prepare_process() <= 4
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert prepare_process() == 3 and prepare_process(1) == 1
 
 
 def test_importing_gescl_changes_no_setting_of_the_process() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -46,3 +47,16 @@ def test_links_lead_somewhere() -> None:
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_method_of_the_page_is_a_name_once_it_stands_in_the_table(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "src" / "gescl", tmp_path / "gescl", ignore=shutil.ignore_patterns("__pycache__"))
+    methods = tmp_path / "gescl" / "methods"
+    (methods / "a_first.py").write_text(blocks(ROOT / "docs" / "adding-a-method.md", "python")[0], encoding="utf-8")
+    table = (methods / "__init__.py").read_text(encoding="utf-8")
+    table = table.replace("from .ags import", "from .a_first import L2\nfrom .ags import", 1)
+    table += '\nMETHODS["l2"] = L2\n'
+    (methods / "__init__.py").write_text(table, encoding="utf-8")
+    code = "from gescl import Learner; print(Learner(method='l2').method)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "lam=1.0\n", done.stderr

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gescl import Experiment, Task, TaskStream, UsageError, load_recipe
+from gescl import DataError, Experiment, Task, TaskStream, UsageError, load_recipe
 from gescl.executors import Cell, LocalProcesses, Outcome, run_cell
 from gescl.grid import read_grid
 from gescl.streams.task import Split, TaskSource
@@ -162,3 +162,13 @@ if __name__ == "__main__":
         parent.kill()
         # The worker has the other end of this pipe, which closes when the last process that has it is gone.
         assert parent.communicate(timeout=120)[0] == ""
+
+
+def test_another_method_adds_to_what_was_chosen_before(tmp_path: Path) -> None:
+    for method in ("finetune", "frozen", "finetune"):
+        run_sweep(sweep_cells("digits", {method: [{}]}, [0], [*QUICK, "stream.tasks=1"]), tmp_path, LocalProcesses())
+    file = tmp_path / "digits" / "sweep.json"
+    assert [row["method"] for row in json.loads(file.read_text())] == ["frozen", "finetune"]
+    file.write_text("[3]")
+    with pytest.raises(DataError, match=r"sweep\.json is not a sweep's choice, or is damaged"):
+        run_sweep(sweep_cells("digits", {"frozen": [{}]}, [0], QUICK), tmp_path, LocalProcesses())

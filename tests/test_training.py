@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gescl import Task, Training
-from gescl.methods import METHODS, Lesson
+from gescl import Learner, Task, Training, UsageError
+from gescl.methods import METHODS, Keeper, Lesson, Method
 from gescl.networks.cnn import build_trunk
 from gescl.networks.multihead import MultiHeadNet
 from gescl.training import Loop
@@ -67,3 +67,25 @@ def test_no_gradient_outlives_an_epoch() -> None:
     lesson = Lesson(0, task, 0, 12, [(0, task.train)], [(0, task.val)])
     Loop(net, METHODS["finetune"]().keeper(net), lesson, Training()).epoch()
     assert all(parameter.grad is None for parameter in net.parameters())
+
+
+@pytest.mark.parametrize(("batch_size", "expected"), [(1000, [1.0]), (72, [0.0, 1.0]), (48, [0.0, 0.5, 1.0])])
+def test_an_epochs_progress_ends_at_one_also_with_a_single_batch(batch_size: int, expected: list[float]) -> None:
+    task = stripes("a", 2, shape=(3, 8, 8))
+    net = MultiHeadNet(build_trunk("small", task.shape), task.shape, torch.zeros(3), torch.ones(3))
+    net.add_head(2)
+    seen: list[float] = []
+
+    class Watching(Keeper[Method]):
+        def begin_step(self, lesson: Lesson, progress: float) -> None:
+            seen.append(progress)
+
+    lesson = Lesson(0, task, 0, batch_size, [(0, task.train)], [(0, task.val)])
+    Loop(net, Watching(METHODS["finetune"](), net), lesson, Training()).epoch()
+    assert seen == expected
+
+
+def test_a_shift_out_of_the_picture_is_refused() -> None:
+    learner = Learner("small", "finetune", training=Training(epochs=1, shift=8), progress=False)
+    with pytest.raises(UsageError, match=r"training\.shift = 8 would move images of 8×8 pixels out of sight"):
+        learner.learn(stripes("a", 2, shape=(3, 8, 8)))

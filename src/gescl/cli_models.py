@@ -41,7 +41,9 @@ Network = Annotated[
     typer.Option(help="A shipped network, timm:NAME, or package.module:factory for one of your own."),
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, …; auto takes a GPU if there is one.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores up to four unless given.")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, help="CPU threads; OMP_NUM_THREADS or all cores up to four unless given.")
+]
 SkipBroken = Annotated[bool, typer.Option("--skip-broken", help="Leave out images that cannot be read.")]
 
 

@@ -329,6 +329,10 @@ def _device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
+        torch.device(name)
+    except RuntimeError as error:
+        raise UnavailableError(f"unknown device {name!r}; known are auto, cpu, cuda, cuda:1, mps") from error
+    try:
         return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, ImportError) as error:
         raise UnavailableError(f"device {name!r} is not available here: {str(error).splitlines()[0]}") from error

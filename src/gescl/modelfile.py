@@ -26,7 +26,7 @@ from .randomness import seeded
 from .records import TaskRecord
 from .store import read_tensors, remains_of, write_tensors
 from .training import Training
-from .validation import validated
+from .validation import check_tensors, validated
 
 if TYPE_CHECKING:
     from .learner import Learner
@@ -191,7 +191,7 @@ def _restored(
     if network is None:  # a header may ask for any size: compare before there is memory for it
         with torch.device("meta"):
             skeleton = _net(build_trunk(header.network, header.shape), header.shape, classes)
-        _compare(parts["net"], skeleton.state_dict(), "net")
+        check_tensors(parts["net"], skeleton.state_dict(), "net.")
     learner = Learner(
         network or header.network, method, training=header.training, device=device, seed=header.seed, progress=progress
     )
@@ -201,14 +201,13 @@ def _restored(
         for count in classes:
             learner.net.add_head(count)
     learner.records.extend(header.tasks)
-    _compare(parts["net"], learner.net.state_dict(), "net")
+    check_tensors(parts["net"], learner.net.state_dict(), "net.")
     if not (parts["net"]["std"] > 0).all():
         raise ValueError("net.std must be positive")
     learner.net.load_state_dict(parts["net"])
     on_device = {part: {name: t.to(learner.device) for name, t in parts[part].items()} for part in ("task", "method")}
-    _compare(parts["task"], learner.net.task_state_like(parts["task"]), "task")
+    check_tensors(parts["task"], learner.net.task_state_like(parts["task"]), "task.")
     learner.net.load_task_state(on_device["task"])
-    _compare(parts["method"], learner.keeper.state(), "method")
     learner.keeper.load_state(on_device["method"])
     return learner
 
@@ -230,16 +229,3 @@ def _parts(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
             raise ValueError(f"tensor {name} is unknown")
         parts[part][rest] = tensor
     return parts
-
-
-def _compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], part: str) -> None:
-    """Refuse tensors that are not exactly those expected, by the name of the first that differs."""
-    for name in sorted(found.keys() ^ expected.keys()):
-        raise UsageError(f"tensor {part}.{name} is {'missing' if name in expected else 'not one of the network'}")
-    for name, tensor in expected.items():
-        if found[name].shape != tensor.shape or found[name].dtype != tensor.dtype:
-            raise UsageError(f"tensor {part}.{name} is {_kind(found[name])}, expected {_kind(tensor)}")
-
-
-def _kind(tensor: Tensor) -> str:
-    return f"{'×'.join(map(str, tensor.shape)) or 'one number'} ({str(tensor.dtype).removeprefix('torch.')})"

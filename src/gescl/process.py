@@ -21,13 +21,15 @@ ONE_GIB = 1 << 30
 
 
 def prepare_process(threads: int | None = None) -> int:
-    """Fix the number of CPU threads, what is asked for or all cores up to four, and keep freed memory for reuse.
+    """Fix the number of CPU threads and keep freed memory for reuse.
 
-    The networks are small, and a fixed rule keeps results comparable. Numbers too small for float's full precision
-    become 0: closed gates and decayed averages are full of them, and some CPUs take many times as long over each.
+    Threads are what is asked for, here or by OMP_NUM_THREADS, or all cores up to four: the networks are small. Numbers
+    too small for float's full precision become 0: closed gates and decayed averages are full of them, and some CPUs
+    take many times as long over each.
     """
     torch.set_flush_denormal(True)  # before there are threads: they inherit it
-    threads = threads or min(4, cores())
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    threads = threads or (int(asked) if asked.isdecimal() else 0) or min(4, cores())
     torch.set_num_threads(threads)
     _keep_freed_memory()
     return threads

@@ -213,6 +213,8 @@ def _validated(where: str, tables: dict[str, Any], variant: str | None) -> Recip
         if not isinstance(tables.get(key), str):
             problem = "is missing" if key not in tables else f"must be a string, got {tables[key]!r}"
             raise UsageError(f"{where}: {key} {problem}")
+    if tables["name"] in ("", ".", "..") or any(slash in tables["name"] for slash in "/\\"):
+        raise UsageError(f"{where}: name is the folder of its runs, and must hold no slash; got {tables['name']!r}")
     if tables["network"] not in NETWORKS:
         raise UsageError(f"{where}: {unknown('network', tables['network'], NETWORKS)}")
     stream = _table(where, tables, "stream")

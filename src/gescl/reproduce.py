@@ -37,7 +37,7 @@ def reproduce(
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     report = out / "report" / plan.name
     write_report(out / "runs" / plan.name, report)
-    write_bytes(out / "results.md", results_page(out).encode())
+    write_bytes(out / "results.md", results_page(out, "gescl reproduce").encode())
     if failed:
         raise DataError(f"{plan.name}: {len(failed)} of {len(cells)} runs failed; the report is without them")
     return report
@@ -50,7 +50,8 @@ def tune(
     grids = read_grid(plan.grid, plan.methods)
     tried = {method: grid for method, grid in grids.items() if len(grid) > 1}
     name = plan.grid.stem
-    given = [f"name={name}", *settings, *plan.tuning_settings]
+    general = [setting for setting in settings if not setting.startswith("stream.")]  # those are of the stream to run
+    given = [f"name={name}", *general, *plan.tuning_settings]
     cells = sweep_cells(plan.tuning, tried, plan.tuning_seeds, given)
     tell(f"{plan.name}: tuning {', '.join(tried) or 'nothing'} on {plan.tuning}, {len(cells)} runs")
     rows = choose(run_cells(cells, out, executor, lines(len(cells), tell)))

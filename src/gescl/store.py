@@ -71,7 +71,17 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any, backup
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(header, ensure_ascii=False)
     metadata = {"gescl": text, "sha256": _digest(text, contiguous)}
-    write_bytes(path, safetensors.torch.save(contiguous, metadata), backup)
+    write_bytes(path, _ordered(safetensors.torch.save(contiguous, metadata)), backup)
+
+
+def _ordered(content: bytes) -> bytes:
+    """The same safetensors file with its metadata in alphabetical order: the library's order is a matter of chance."""
+    data = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:data])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[data:]
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:

@@ -7,13 +7,14 @@ that was killed goes on where it was.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import GesclError, UsageError
+from .errors import DataError, GesclError, UsageError
 from .executors import Cell, Executor, Outcome, words
 from .progress import share
 from .recipe import load_recipe
@@ -49,12 +50,30 @@ def run_sweep(
     executor: Executor,
     on_outcome: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[dict[str, Any]]:
-    """Run every cell that is not finished and write the choice to `OUT/NAME/sweep.json`."""
+    """Run every cell that is not finished and write the choice to `OUT/NAME/sweep.json`.
+
+    What earlier sweeps chose there for other methods stays.
+    """
     if not cells:
         raise UsageError("the sweep has no cell: no method, no setting or no seed was given")
+    file = out / cells[0].recipe.name / "sweep.json"
+    before = _chosen_before(file)
     rows = choose(run_cells(cells, out, executor, on_outcome))
-    write_json(out / cells[0].recipe.name / "sweep.json", rows)
+    methods = {row["method"] for row in rows}
+    write_json(file, [*(row for row in before if row["method"] not in methods), *rows])
     return rows
+
+
+def _chosen_before(file: Path) -> list[dict[str, Any]]:
+    try:
+        rows: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+        return [row for row in rows if row["method"]]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError, LookupError) as error:
+        raise DataError(
+            f"{file} is not a sweep's choice, or is damaged: {error}. Move it away, or take another --out"
+        ) from error
 
 
 def run_cells(

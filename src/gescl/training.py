@@ -29,7 +29,7 @@ Embed = Callable[[Tensor, int], Tensor]
 class Training(BaseModel):
     """How each task is trained."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     optimizer: Literal["adam", "sgd"] = Field("adam", description="Adam, or SGD with momentum 0.9")
     lr: PositiveFloat = Field(1e-3, description="learning rate at the start of every task")
@@ -103,6 +103,9 @@ def train(
             "training.precision = bfloat16: this CPU stops PyTorch when it uses it. Use float32, or set "
             "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment and try again"
         )
+    if training.shift >= min(net.shape[1:]):
+        size = "×".join(map(str, net.shape[1:]))
+        raise UsageError(f"training.shift = {training.shift} would move images of {size} pixels out of sight")
     loop = Loop(net, keeper, lesson, training)
     best_loss, stale, epochs = float("inf"), 0, []
     with seeded(lesson.seed, lesson.index, "dropout"):
@@ -191,10 +194,10 @@ class Loop:
         """One pass over the training images; their mean cross-entropy."""
         self.net.train()
         total = torch.zeros((), device=self.device)  # read once, at the end
-        last = max(1, len(self.batches) - 1)
+        last = len(self.batches) - 1
         with without_gradients(self.fixed):
             for step, (index, pieces) in enumerate(self.batches):
-                self.keeper.begin_step(self.lesson, step / last)
+                self.keeper.begin_step(self.lesson, step / last if last else 1.0)
                 self.lesson.batch = index
                 loss = self._cross_entropy(pieces)
                 total += loss.detach() * len(index)

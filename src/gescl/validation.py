@@ -1,4 +1,4 @@
-"""Settings from outside as typed models, and what is wrong with them in words."""
+"""What comes from outside, settings and tensors, and what is wrong with it in words."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from torch import Tensor
 
 from .errors import UsageError, unknown
 
@@ -22,6 +23,7 @@ RULES = {
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
     "float_type": "must be a number",
+    "finite_number": "must be finite",
     "bool_type": "must be true or false",
     "string_type": "must be a string",
 }
@@ -38,6 +40,19 @@ def validated(model: type[Model], table: Mapping[str, Any], prefix: str, *, word
         return model.model_validate_json(json.dumps(table, default=str), strict=True)
     except ValidationError as error:
         raise UsageError("\n".join(_complaint(model, e, prefix, word) for e in error.errors())) from None
+
+
+def check_tensors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], prefix: str) -> None:
+    """Refuse tensors that have not the names, shapes and types expected, by the first that differs."""
+    for name in sorted(found.keys() ^ expected.keys()):
+        raise UsageError(f"tensor {prefix}{name} is {'missing' if name in expected else 'not expected'}")
+    for name, tensor in expected.items():
+        if found[name].shape != tensor.shape or found[name].dtype != tensor.dtype:
+            raise UsageError(f"tensor {prefix}{name} is {_kind(found[name])}, expected {_kind(tensor)}")
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{'×'.join(map(str, tensor.shape)) or 'one number'} ({str(tensor.dtype).removeprefix('torch.')})"
 
 
 def _complaint(model: type[BaseModel], error: Any, prefix: str, word: str) -> str:

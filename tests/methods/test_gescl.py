@@ -353,3 +353,9 @@ def test_a_full_layer_is_announced_in_plain_words_and_once(caplog: pytest.LogCap
 def test_every_row_of_the_ablation_is_a_variant(variant: str, changed: dict[str, Any]) -> None:
     full, row = load_recipe("ablation").method, load_recipe("ablation", variant=variant).method
     assert row == full.model_copy(update=changed)
+
+
+def test_a_filter_that_is_given_back_leaves_its_importance_behind() -> None:
+    keeper = keeper_of(learned(Gescl(tolerance=0.5), [stripes("a")]), GesclKeeper)
+    assert 0 < int(keeper.important.sum()) < len(keeper.important)
+    assert (keeper.strength[~keeper.important] == 0).all() and (keeper.last_importance[~keeper.important] > 0).any()

@@ -29,7 +29,11 @@ class AgsCl(Method):
     mu: NonNegativeFloat = Field(20.0, description="μ: how strongly free filters are driven to zero")
     eta: float = Field(0.9, ge=0, le=1, description="η: how much of the past's importance is kept per task")
     rho: float = Field(
-        0.2, ge=0, le=1, description="ρ: share of free filters redrawn after a task; others rest at zero"
+        0.2,
+        ge=0,
+        le=1,
+        description="ρ: share of free filters redrawn after a task; others rest at zero (its authors leave "
+        "them as they are)",
     )
 
     def keeper(self, net: MultiHeadNet) -> AgsClKeeper:

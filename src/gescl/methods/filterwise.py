@@ -138,11 +138,11 @@ class FilterKeeper(Keeper[M]):
             taken &= self.net.graph.served(self.net.heads)
         self.important = self.important | taken
         self.net.share_statistics(taken)
-        for name in self._full_layers() - already_full:
-            size = next(layer.size for layer in self.net.graph.layers if layer.name == name)
-            log.warning(
-                "layer %s has no free filter left; later tasks can only adjust its %d important ones", name, size
-            )
+        for name, size in self._full_layers().items():
+            if name not in already_full:
+                log.warning(
+                    "layer %s has no free filter left; later tasks can only adjust its %d important ones", name, size
+                )
 
     def release(self, lesson: Lesson, fraction: float) -> None:
         """Redraw a fraction of the free filters, set the others to zero, and cut what leaves either."""
@@ -157,6 +157,7 @@ class FilterKeeper(Keeper[M]):
         with seeded(lesson.seed, lesson.index, "redraw"):
             graph.redraw(chosen)
         self.redrawn = chosen
+        self.strength = self.strength.masked_fill(free, 0.0)  # what comes of them has no past
         graph.erase(free & ~chosen)
         graph.cut_outlets(free, self.net.head(lesson.index), spared=chosen)
 
@@ -179,8 +180,10 @@ class FilterKeeper(Keeper[M]):
             "redrawn": self.redrawn,
         }
 
-    def _full_layers(self) -> set[str]:
-        return {name for name, free in self.capacity().free.items() if free == 0}
+    def _full_layers(self) -> dict[str, int]:
+        """Layers without a free filter, and how many filters they have."""
+        capacity = self.capacity()
+        return {name: capacity.important[name] for name, free in capacity.free.items() if free == 0}
 
 
 @torch.inference_mode()

@@ -32,7 +32,9 @@ class Gescl(Method):
 
     name: ClassVar[str] = "gescl"
 
-    mu_s: float = Field(0.1, ge=0, description="stability: how strongly important filters are held; inf fixes them")
+    mu_s: float = Field(
+        0.1, ge=0, allow_inf_nan=True, description="stability: how strongly important filters are held; inf fixes them"
+    )
     mu_p: NonNegativeFloat = Field(0.2, description="plasticity: how strongly free filters are driven to zero")
     nu: float = Field(0.5, ge=0, le=1, description="how much of the past's importance is kept per task (Eq. 20)")
     psi_min: float = Field(1.0, ge=0, le=1, description="group sparsity's share in the last layer; 0 is the paper's")

@@ -42,7 +42,8 @@ class Hat(Method):
     embedding_rate: PositiveFloat = Field(
         10.0,
         description="how many times the learning rate the embedding is stepped with: its authors' SGD moves it far by "
-        "the factor s_max in the compensation, which Adam undoes, so that gates would stay where they were drawn",
+        "the factor s_max in the compensation, which Adam undoes, so that gates would stay where they were drawn; "
+        "1 is their method with SGD",
     )
 
     def keeper(self, net: MultiHeadNet) -> HatKeeper:

@@ -1,4 +1,8 @@
-"""LwF: learning without forgetting (Li and Hoiem 2016). Old heads shall go on saying the same of the new images."""
+"""LwF: learning without forgetting (Li and Hoiem 2016). Old heads shall go on saying the same of the new images.
+
+As everywhere here, old heads themselves are left alone; its authors train them too. Answers are compared at temperature
+T = 2 as theirs are, and the loss times T², by which its gradients keep their size: their λ = 1 is about ¼ here.
+"""
 
 from __future__ import annotations
 

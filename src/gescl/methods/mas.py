@@ -17,7 +17,7 @@ from .quadratic import QuadraticKeeper, mean_per_image
 
 
 class Mas(Method):
-    """Hyper-parameters of MAS; λ = 1 is its authors', and what was published for CIFAR-10/100."""
+    """Hyper-parameters of MAS. Its authors write the penalty without the half: their λ = 1 is 2 here."""
 
     name: ClassVar[str] = "mas"
 

@@ -26,12 +26,13 @@ from torch import Tensor, nn
 
 from ..networks.multihead import MultiHeadNet
 from ..streams.task import Split, Task
+from ..validation import check_tensors
 
 
 class Method(BaseModel):
     """Hyper-parameters of one way to learn without forgetting."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
     name: ClassVar[str]
 
     def keeper(self, net: MultiHeadNet) -> Keeper[Any]:
@@ -103,7 +104,7 @@ class Keeper(Generic[M]):
         return None
 
     def begin_step(self, lesson: Lesson, progress: float) -> None:
-        """`progress` runs from 0 at an epoch's first batch to 1 at its last."""
+        """`progress` runs from 0 at an epoch's first batch to 1 at its last; it is 1 at an only one."""
 
     def penalty(self, lesson: Lesson) -> Tensor | None:
         return None
@@ -121,9 +122,8 @@ class Keeper(Generic[M]):
         return {}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Put back what `state` gave."""
-        if state.keys() != self.state().keys():
-            raise KeyError(f"state of {self.method.name}: expected {sorted(self.state())}, found {sorted(state)}")
+        """Put back what `state` gave. It must look like what a new keeper has, unless a method says otherwise."""
+        check_tensors(state, self.state(), "method.")
 
     def capacity(self) -> Capacity | None:
         """Important and free filters per layer, where the method tells them apart."""

@@ -65,8 +65,6 @@ class QuadraticKeeper(Keeper[M]):
     def load_state(self, state: dict[str, Tensor]) -> None:
         super().load_state(state)
         for name, tensor in state.items():
-            if tensor.shape != self.importance[name].shape:
-                raise ValueError(f"importance of {name}: shape {tuple(tensor.shape)} does not fit the weight's")
             self.importance[name] = torch.empty_like(self.importance[name]).copy_(tensor)
 
 

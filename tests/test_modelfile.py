@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from gescl import DataError, Finetune, Gescl, GesclError, Learner, Training, UsageError
 from gescl.errors import UnavailableError
-from gescl.methods import Keeper, Lesson
+from gescl.methods import Keeper, Lesson, Method
 from gescl.modelfile import alone_with, backup_of
 from gescl.networks.multihead import MultiHeadNet
 from gescl.store import read_tensors, write_tensors
@@ -319,7 +319,7 @@ def test_a_model_of_ones_own_method_is_loaded_by_its_class(tmp_path: Path) -> No
     assert isinstance(Learner.load(path, method=Mine).method, Mine)
 
 
-class Anchors(Finetune):
+class Anchors(Method):
     """Remembers something more after every task."""
 
     name: ClassVar[str] = "anchors"

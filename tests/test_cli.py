@@ -92,7 +92,7 @@ def test_a_broken_image_stops_a_run_by_name_or_is_left_out_and_listed(tmp_path: 
         (["run", "digits", "--set", "training.epochs=-1"], 2, "training.epochs must be > 0, got -1"),
         (["run", "digits", "--set", "stream.name=digit"], 2, "unknown stream 'digit'"),
         (["run", "digits", "--set", "training.epoks=1"], 2, "did you mean 'epochs'"),
-        (["run", "digits", "--device", "abacus"], 2, "device 'abacus' is not available"),
+        (["run", "digits", "--device", "abacus"], 2, "unknown device 'abacus'"),
         (["run", "digits", "--seed", "x"], 2, "Invalid value for '--seed'"),
         (["fly"], 2, "No such command"),
         (["reproduce", "svnh"], 2, "did you mean 'svhn'"),

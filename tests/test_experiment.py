@@ -56,6 +56,7 @@ def test_two_runs_of_one_recipe_and_seed_are_equal_bit_by_bit(tmp_path: Path) ->
     (first, _), (second, _) = (read_tensors(e.folder / "model.gescl") for e in (one, other))
     assert first.keys() == second.keys()
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+    assert len({(e.folder / "samples.safetensors").read_bytes() for e in (one, other)}) == 1
 
 
 @pytest.mark.parametrize("method", ["finetune", "gescl", "joint"])
@@ -171,3 +172,12 @@ def test_a_damaged_result_is_an_error_that_names_the_file(tmp_path: Path) -> Non
     (experiment.folder / "result.json").write_text("{")
     with pytest.raises(DataError, match=r"result\.json cannot be read"):
         experiment.result()
+
+
+def test_a_run_that_learned_nothing_makes_room(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no longer a finite number"):
+        Experiment(recipe("finetune", "training.lr=1e30"), 0, tmp_path).run()
+    experiment = Experiment(recipe(), 0, tmp_path)
+    assert experiment.run()["tasks"] == ["0-1", "2-3", "4-5"]
+    assert load_recipe(experiment.folder / "recipe.toml") == recipe()
+    assert "NaN" not in (experiment.folder / "events.jsonl").read_text()

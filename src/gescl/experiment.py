@@ -65,10 +65,13 @@ class Experiment:
         return self.result()
 
     def finished(self) -> bool:
-        """Whether this very run is finished. A folder of another run, or not of a run, is refused."""
+        """Whether this very run is finished. A folder of another run, or not of a run, is refused.
+
+        One that ended before its first task was learned (a wrong setting, say) makes room.
+        """
         file = self.folder / "recipe.toml"
         if file.is_file():
-            if file.read_text(encoding="utf-8") != self.recipe.to_toml():
+            if self._learned_something() and file.read_text(encoding="utf-8") != self.recipe.to_toml():
                 raise UsageError(
                     f"{self.folder} holds a run of another recipe{_difference(read_toml(file), self.recipe.tables())}; "
                     "choose another --out, or remove it"
@@ -78,6 +81,9 @@ class Experiment:
         if self.folder.is_dir() and any(not path.name.startswith(".recipe.toml.") for path in self.folder.iterdir()):
             raise UsageError(f"{self.folder} exists and is not a run of gescl's; choose another --out")
         return False
+
+    def _learned_something(self) -> bool:
+        return any((self.folder / name).is_file() for name in ("model.gescl", "result.json"))
 
     def result(self) -> dict[str, Any]:
         """The result of a finished run."""
@@ -145,7 +151,7 @@ class Experiment:
     def _claim(self, resume: bool) -> None:
         """Make the folder this run's own."""
         file = self.folder / "recipe.toml"
-        if file.is_file() and not resume:
+        if self._learned_something() and not resume:
             raise UsageError(f"{self.folder} holds an unfinished run; --resume goes on with it, or remove it")
         write_bytes(file, self.recipe.to_toml().encode())
 
@@ -181,7 +187,7 @@ def _difference(there: dict[str, Any], here: dict[str, Any]) -> str:
     """The first setting that two recipes do not share, in words."""
     settings = [flat(tables) for tables in (there, here)]
     for key in sorted(settings[0].keys() | settings[1].keys()):
-        old, new = (json.dumps(known.get(key)) for known in settings)
+        old, new = (json.dumps(known[key]) if key in known else "not set" for known in settings)
         if old != new:
             return f" ({key} is {old} there and {new} here)"
     return ""

@@ -13,7 +13,7 @@ from .report.table_files import markdown_lines
 Matrix = list[list[float | None]]
 #: The methods that the paper compares itself with.
 RIVALS = ("ags-cl", "hat", "ewc", "si", "mas")
-HOLDS, FAILS, UNKNOWN = "yes", "**no**", "not measured"
+HOLDS, FAILS, TIED, UNKNOWN = "yes", "**no**", "a tie", "not measured"
 #: What the aims ask for: forgetting at most, and at least this share of the upper bound.
 LEAST_SHARE_OF_JOINT = 0.95
 MOST_FORGETTING = 0.005
@@ -25,6 +25,11 @@ class Finding:
 
     holds: bool
     words: str
+    tied: bool = False
+
+    @property
+    def verdict(self) -> str:
+        return TIED if self.tied else HOLDS if self.holds else FAILS
 
 
 #: None where the runs that a claim is about are missing.
@@ -38,8 +43,7 @@ def claims_table(groups: Sequence[Group]) -> str:
         for stream in streams:
             group = _group(groups, stream)
             finding = check(group) if group else None
-            verdict = UNKNOWN if finding is None else HOLDS if finding.holds else FAILS
-            rows.append([claim, stream, verdict, finding.words if finding else "–"])
+            rows.append([claim, stream, *((finding.verdict, finding.words) if finding else (UNKNOWN, "–"))])
     return "\n".join(markdown_lines(["claim", "stream", "found", "numbers"], rows, numbers=False)) + "\n"
 
 
@@ -57,11 +61,13 @@ def _means(group: Group, labels: Sequence[str], of: Callable[[Matrix], float | N
 
 
 def _is_first(label: str, group: Group, labels: Sequence[str], of: Callable[[Matrix], float | None]) -> Finding | None:
-    """Whether a method has the largest mean of a quantity, or an equal one. None unless all of them were run."""
+    """Whether a method has the largest mean of a quantity, alone or with others. None unless all of them were run."""
     means = _means(group, labels, of)
     if len(means) < len(labels):
         return None
-    return Finding(means[label] >= max(means.values()), _listed(means))
+    largest = max(means.values())
+    first = means[label] == largest
+    return Finding(first, _listed(means), tied=first and list(means.values()).count(largest) > 1)
 
 
 def _listed(means: Mapping[str, float], digits: int = 3) -> str:

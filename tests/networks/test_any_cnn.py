@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -184,3 +186,24 @@ def test_networks_from_timm_keep_the_promises_where_it_is_installed(name: str, t
     assert 0 < int(free.sum()) < len(free)
     overwrite(loaded, free)
     assert all(torch.equal(logits(loaded, task, index), before[index]) for index, task in enumerate(shown))
+
+
+STRIDED = """
+import torch
+from torch import nn
+from gescl import Learner, Training
+from tests.conftest import stripes
+
+torch.set_num_threads(2)
+stem = [nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 12, 1, stride=2), nn.ReLU()]
+trunk = nn.Sequential(*stem, nn.AdaptiveAvgPool2d(2), nn.Flatten())
+learner = Learner(trunk, "finetune", training=Training(epochs=20, batch_size=17), progress=False)
+learner.learn(stripes("a", 2, shape=(3, 24, 24)))
+print(len(learner.records))
+"""
+
+
+def test_a_narrow_1x1_convolution_with_a_stride_does_not_end_the_process() -> None:
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", STRIDED], cwd=root, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr

@@ -69,8 +69,19 @@ def test_no_gradient_outlives_an_epoch() -> None:
     assert all(parameter.grad is None for parameter in net.parameters())
 
 
-@pytest.mark.parametrize(("batch_size", "expected"), [(1000, [1.0]), (72, [0.0, 1.0]), (48, [0.0, 0.5, 1.0])])
-def test_an_epochs_progress_ends_at_one_also_with_a_single_batch(batch_size: int, expected: list[float]) -> None:
+@pytest.mark.parametrize(
+    ("batch_size", "epochs", "expected"),
+    [
+        (48, 2, [0.0, 0.5, 1.0, 0.0, 0.5, 1.0]),
+        (72, 1, [0.0, 1.0]),
+        (1000, 3, [0.0, 0.5, 1.0]),
+        (1000, 10, [*(k / 7 for k in range(8)), 0.0, 1 / 7]),
+        (1000, 1, [0.0]),
+    ],
+)
+def test_progress_goes_to_one_also_where_an_epoch_is_a_single_batch(
+    batch_size: int, epochs: int, expected: list[float]
+) -> None:
     task = stripes("a", 2, shape=(3, 8, 8))
     net = MultiHeadNet(build_trunk("small", task.shape), task.shape, torch.zeros(3), torch.ones(3))
     net.add_head(2)
@@ -81,7 +92,9 @@ def test_an_epochs_progress_ends_at_one_also_with_a_single_batch(batch_size: int
             seen.append(progress)
 
     lesson = Lesson(0, task, 0, batch_size, [(0, task.train)], [(0, task.val)])
-    Loop(net, Watching(METHODS["finetune"](), net), lesson, Training()).epoch()
+    loop = Loop(net, Watching(METHODS["finetune"](), net), lesson, Training(epochs=epochs))
+    for _ in range(epochs):
+        loop.epoch()
     assert seen == expected
 
 

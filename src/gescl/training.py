@@ -22,6 +22,8 @@ from .process import bfloat16_crashes
 from .randomness import generator, seeded
 from .streams.task import Split
 
+#: Epochs of a single batch that make up for one of many: there is no first and last batch in one.
+CYCLE = 8
 #: From images, or what stands for them, and a task to the trunk's features.
 Embed = Callable[[Tensor, int], Tensor]
 
@@ -148,6 +150,7 @@ class Loop:
         self.net, self.keeper, self.lesson, self.training = net, keeper, lesson, training
         keeper.begin_task(lesson)
         self.device = net.mean.device
+        self._epochs = 0
         lesson.train = resident(lesson.train, self.device, net.layout)
         lesson.val = resident(lesson.val, self.device, net.layout)
         fixed = keeper.fixed(lesson)
@@ -194,10 +197,9 @@ class Loop:
         """One pass over the training images; their mean cross-entropy."""
         self.net.train()
         total = torch.zeros((), device=self.device)  # read once, at the end
-        last = len(self.batches) - 1
         with without_gradients(self.fixed):
             for step, (index, pieces) in enumerate(self.batches):
-                self.keeper.begin_step(self.lesson, step / last if last else 1.0)
+                self.keeper.begin_step(self.lesson, self._progress(step))
                 self.lesson.batch = index
                 loss = self._cross_entropy(pieces)
                 total += loss.detach() * len(index)
@@ -207,9 +209,18 @@ class Loop:
                 self.keeper.after_backward(self.lesson)
                 self.optimizer.step()
                 self.keeper.after_step(self.lesson)
+        self._epochs += 1
         self.keeper.end_epoch(self.lesson)
         self.optimizer.zero_grad(set_to_none=True)  # a head that is done would keep its last gradient for ever
         return float(total) / self.batches.images
+
+    def _progress(self, step: int) -> float:
+        """From 0 to 1 in an epoch; where that is a single batch, in as many epochs as `CYCLE` says."""
+        last = len(self.batches) - 1
+        if last:
+            return step / last
+        cycle = min(CYCLE, self.training.epochs)
+        return self._epochs % cycle / max(1, cycle - 1)
 
     def _cross_entropy(self, pieces: ByHead) -> Tensor:
         """Mean over all images of a batch, each by its own head."""

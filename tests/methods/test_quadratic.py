@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gescl import Ewc, Finetune, Learner, Mas, Method, Si, Training
+from gescl import Ewc, Finetune, Learner, Mas, Method, Si, Training, UsageError
 from gescl.methods.quadratic import QuadraticKeeper
 from gescl.training import Epoch
 
@@ -87,9 +87,9 @@ def test_state_is_one_number_per_weight_of_the_trunk_and_survives_a_file(method:
 def test_importance_of_another_network_is_refused() -> None:
     keeper = keeper_of(learned(Mas(), [stripes("a")]), QuadraticKeeper)
     state = keeper.state()
-    with pytest.raises(KeyError, match="expected"):
+    with pytest.raises(UsageError, match=r"tensor method\.conv1\.bias is missing"):
         keeper.load_state({"conv1.weight": state["conv1.weight"]})
-    with pytest.raises(ValueError, match=r"conv1\.bias"):
+    with pytest.raises(UsageError, match=r"conv1\.bias is 3 \(float32\), expected 16"):
         keeper.load_state({**state, "conv1.bias": torch.zeros(3)})
 
 

@@ -104,7 +104,7 @@ class Keeper(Generic[M]):
         return None
 
     def begin_step(self, lesson: Lesson, progress: float) -> None:
-        """`progress` runs from 0 at an epoch's first batch to 1 at its last; it is 1 at an only one."""
+        """`progress` runs from 0 at an epoch's first batch to 1 at its last; with a single one, in several epochs."""
 
     def penalty(self, lesson: Lesson) -> Tensor | None:
         return None

@@ -115,3 +115,10 @@ def test_without_the_extra_the_error_names_it(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setitem(__import__("sys").modules, "onnx", None)
     with pytest.raises(UsageError, match=r"pip install 'gescl\[onnx\]'"):
         export_onnx(learned("small"), "a", tmp_path / "a.onnx")
+
+
+def test_the_model_itself_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "model.gescl").write_text("dear")
+    with pytest.raises(UsageError, match=r"name ends in \.onnx, got .*model\.gescl"):
+        export_onnx(learned("small"), "a", tmp_path / "model.gescl")
+    assert (tmp_path / "model.gescl").read_text() == "dear"

@@ -349,6 +349,8 @@ def test_mistakes_are_named() -> None:
         one.predict(np.zeros((1, 16, 16), np.uint8), "a")
     with pytest.raises(UsageError, match="unknown device 'nowhere'; known are auto, cpu"):
         learner(device="nowhere")
+    with pytest.raises(UnavailableError, match="unknown device 'meta'"):
+        learner(device="meta")
     with pytest.raises(UnavailableError, match="device 'cuda:99' is not available here"):
         learner(device="cuda:99")
     with pytest.raises(UsageError, match="did you mean 'frozen'"):

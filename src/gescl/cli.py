@@ -254,5 +254,6 @@ def main() -> None:
         sys.exit(error.exit_code)
     except SystemExit as end:
         if end.code == 130:  # by Ctrl-C, as Typer ends then
-            print("interrupted; what was finished is kept", file=sys.stderr)
+            kept = "the model is as it was" if sys.argv[1:2] == ["learn"] else "what was finished is kept"
+            print(f"interrupted; {kept}", file=sys.stderr)
         raise

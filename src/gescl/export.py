@@ -99,6 +99,8 @@ def export_onnx(learner: Learner, task: str, path: Path, *, compact: bool = Fals
 
     Class names, task and image size are in the file's metadata.
     """
+    if path.suffix != ".onnx":  # a slip of the fingers would cost the model itself
+        raise UsageError(f"an ONNX file's name ends in .onnx, got {path}")
     try:
         import onnx
         import onnxscript  # noqa: F401 (torch's exporter needs it, and says so less clearly)

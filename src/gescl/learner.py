@@ -329,9 +329,11 @@ def _device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.device(name)
-    except RuntimeError as error:
-        raise UnavailableError(f"unknown device {name!r}; known are auto, cpu, cuda, cuda:1, mps") from error
+        kind = torch.device(name).type
+    except RuntimeError:
+        kind = "meta"  # torch's word for nowhere
+    if kind == "meta":
+        raise UnavailableError(f"unknown device {name!r}; known are auto, cpu, cuda, cuda:1, mps")
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError, ImportError) as error:

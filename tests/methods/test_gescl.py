@@ -336,7 +336,7 @@ def test_capacity_counts_every_filter_once() -> None:
 def test_a_full_layer_is_announced_in_plain_words_and_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "gescl"):
         learned(Gescl(mu_p=0), [stripes("a"), stripes("b", seed=1)])
-    words = "layer conv1 has no free filter left; later tasks can only adjust its 16 important ones"
+    words = "layer conv1 has no free filter left; later tasks share its 16 important ones"
     assert [record.getMessage() for record in caplog.records].count(words) == 1
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gescl import AgsCl, Gescl, Learner, Task, Training
+from gescl import AgsCl, Gescl, Learner, Task, Training, UsageError
 from gescl.methods.filterwise import FilterKeeper
 from gescl.methods.gescl import GesclKeeper
 from gescl.methods.method import Lesson
@@ -207,3 +207,33 @@ def test_a_narrow_1x1_convolution_with_a_stride_does_not_end_the_process() -> No
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", STRIDED], cwd=root, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+
+
+class Squeezed(nn.Module):
+    def __init__(self, channels: int = 3) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.conv(x).relu().mean((2, 3), keepdim=True).squeeze()
+        return features
+
+
+def frozen_stem() -> nn.Module:
+    trunk = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    trunk[0].requires_grad_(False)
+    return trunk
+
+
+@pytest.mark.parametrize(
+    ("trunk", "message"),
+    [
+        (Squeezed(), r"also of a single image.*write \.flatten\(1\) for \.squeeze\(\)"),
+        (Squeezed(1), "first convolution takes 1 channels: --images grey or colour"),
+        (frozen_stem(), r"0\.weight takes no gradient, but gescl itself decides which filters move"),
+    ],
+    ids=["squeezed", "grey", "frozen"],
+)
+def test_a_network_that_would_disappoint_later_is_refused_at_once(trunk: nn.Module, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Learner(trunk, Gescl(), training=QUICK).learn(tasks()[0])

@@ -15,6 +15,7 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor
 
+from ..errors import UsageError
 from ..maths.moments import RunningMoments
 from ..networks.filters import FilterLayer
 from ..networks.multihead import MultiHeadNet
@@ -51,6 +52,12 @@ class FilterKeeper(Keeper[M]):
 
     def __init__(self, method: M, net: MultiHeadNet) -> None:
         super().__init__(method, net)
+        for name, parameter in net.trunk.named_parameters():
+            if not parameter.requires_grad:
+                raise UsageError(
+                    f"{name} takes no gradient, but {method.name} itself decides which filters move: "
+                    "set requires_grad to True, or take a method that holds weights (ewc, si, mas, lwf)"
+                )
         device = net.mean.device
         self.strength = torch.zeros(net.graph.size, device=device)
         self.important = torch.zeros(net.graph.size, dtype=torch.bool, device=device)
@@ -140,9 +147,7 @@ class FilterKeeper(Keeper[M]):
         self.net.share_statistics(taken)
         for name, size in self._full_layers().items():
             if name not in already_full:
-                log.warning(
-                    "layer %s has no free filter left; later tasks can only adjust its %d important ones", name, size
-                )
+                log.warning("layer %s has no free filter left; later tasks share its %d important ones", name, size)
 
     def release(self, lesson: Lesson, fraction: float) -> None:
         """Redraw a fraction of the free filters, set the others to zero, and cut what leaves either."""

@@ -43,6 +43,8 @@ def own_trunk(source: str) -> nn.Module:
         module = _run(source, lambda: importlib.import_module(name))
         if not callable(make := getattr(module, factory, None)):
             raise UsageError(f"--network {source}: {name} has no function {factory!r}; write package.module:factory")
+        if isinstance(make, nn.Module):
+            raise UsageError(f"--network {source}: {factory} is a network; give the name of a function that makes one")
         trunk = _run(source, make)
     finally:
         sys.path.remove(folder)
@@ -69,7 +71,10 @@ def load_weights(trunk: nn.Module, path: Path) -> None:
     except FileNotFoundError as error:
         raise DataError(f"weights {path} do not exist") from error
     except (OSError, safetensors.SafetensorError) as error:
-        raise DataError(f"weights {path} cannot be read as safetensors: {error}") from error
+        raise DataError(
+            f"weights {path} cannot be read as safetensors: {error}. Others are converted by "
+            "safetensors.torch.save_file(torch.load(…), …)"
+        ) from error
     with torch.no_grad():
         for name, tensor in trunk.state_dict().items():
             if name not in found:

@@ -57,10 +57,12 @@ class MultiHeadNet(nn.Module):
                 try:
                     features = trunk(self._sample())
                 except RuntimeError as error:
-                    size = "×".join(map(str, shape))
-                    raise UsageError(
-                        f"{type(trunk).__name__} cannot take images of {size} (channels×height×width): {error}"
-                    ) from error
+                    raise UsageError(_refusal(trunk, shape, error)) from error
+            if features.ndim == 2 and trunk(self._sample()[:1].to(memory_format=self.layout)).ndim != 2:
+                raise UsageError(
+                    "a trunk must give flat features N×D also of a single image, this one drops a dimension then: "
+                    "write .flatten(1) for .squeeze()"
+                )
         trunk.train(training)
         if features.ndim != 2:
             raise UsageError(f"a trunk must give flat features N×D, this one gives shape {tuple(features.shape)}")
@@ -209,6 +211,17 @@ class MultiHeadNet(nn.Module):
 
     def _sample(self) -> Tensor:
         return torch.zeros(2, *self.shape, device=self.mean.device)
+
+
+def _refusal(trunk: nn.Module, shape: Shape, error: RuntimeError) -> str:
+    size = "×".join(map(str, shape))
+    words = f"{type(trunk).__name__} cannot take images of {size} (channels×height×width): {error}"
+    first = next((layer.in_channels for layer in trunk.modules() if isinstance(layer, nn.Conv2d)), shape[0])
+    return (
+        words
+        if first == shape[0]
+        else f"{words}. Its first convolution takes {first} channels: --images grey or colour"
+    )
 
 
 def _layout(trunk: nn.Module) -> torch.memory_format:

@@ -125,7 +125,14 @@ def test_a_full_disk_is_an_error_that_loses_nothing(tmp_path: Path) -> None:
 
 def test_an_interrupted_run_says_so_and_goes_on_later(tmp_path: Path) -> None:
     command = [str(Path(sys.executable).with_name("gescl")), "run", "digits", "--method", "finetune"]
-    run = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    run = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background may ignore it
+    )
     model = tmp_path / "runs/digits/finetune/seed-0/model.gescl"
     while run.poll() is None and not model.exists():
         time.sleep(0.05)

@@ -22,7 +22,7 @@ from .process import bfloat16_crashes
 from .randomness import generator, seeded
 from .streams.task import Split
 
-#: Epochs of a single batch that make up for one of many: there is no first and last batch in one.
+#: Where an epoch is a single batch, so many of them stand for one: it has no first and last step.
 CYCLE = 8
 #: From images, or what stands for them, and a task to the trunk's features.
 Embed = Callable[[Tensor, int], Tensor]
@@ -197,9 +197,10 @@ class Loop:
         """One pass over the training images; their mean cross-entropy."""
         self.net.train()
         total = torch.zeros((), device=self.device)  # read once, at the end
+        last = len(self.batches) - 1
         with without_gradients(self.fixed):
             for step, (index, pieces) in enumerate(self.batches):
-                self.keeper.begin_step(self.lesson, self._progress(step))
+                self.keeper.begin_step(self.lesson, step / last if last else self._progress_of_epochs())
                 self.lesson.batch = index
                 loss = self._cross_entropy(pieces)
                 total += loss.detach() * len(index)
@@ -214,11 +215,8 @@ class Loop:
         self.optimizer.zero_grad(set_to_none=True)  # a head that is done would keep its last gradient for ever
         return float(total) / self.batches.images
 
-    def _progress(self, step: int) -> float:
-        """From 0 to 1 in an epoch; where that is a single batch, in as many epochs as `CYCLE` says."""
-        last = len(self.batches) - 1
-        if last:
-            return step / last
+    def _progress_of_epochs(self) -> float:
+        """From 0 to 1 in `CYCLE` epochs, for those of a single batch."""
         cycle = min(CYCLE, self.training.epochs)
         return self._epochs % cycle / max(1, cycle - 1)
 

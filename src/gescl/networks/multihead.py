@@ -13,8 +13,7 @@ from .cnn import Shape
 from .filters import FilterGraph
 from .operations import BatchNorm
 
-#: Numbers that the widest instructions of a CPU take at once.
-FEWEST_CHANNELS = 16
+FLOATS_PER_VECTOR = 16  # of AVX-512
 #: Where a trunk keeps the hooks that gate its filters.
 HOOKS = "_gescl_gates"
 
@@ -217,22 +216,19 @@ def _refusal(trunk: nn.Module, shape: Shape, error: RuntimeError) -> str:
     size = "×".join(map(str, shape))
     words = f"{type(trunk).__name__} cannot take images of {size} (channels×height×width): {error}"
     first = next((layer.in_channels for layer in trunk.modules() if isinstance(layer, nn.Conv2d)), shape[0])
-    return (
-        words
-        if first == shape[0]
-        else f"{words}. Its first convolution takes {first} channels: --images grey or colour"
-    )
+    hint = f". Its first convolution takes {first} channels: --images grey or colour"
+    return words if first == shape[0] else words + hint
 
 
 def _layout(trunk: nn.Module) -> torch.memory_format:
-    """How to lay out images: convolutions on a CPU are a quarter faster with channels last in memory.
+    """How to lay out images: convolutions on a CPU are faster with channels last in memory.
 
     Not so where a 1×1 convolution skips pixels and reads few channels: with channels last and several threads, oneDNN's
     gradient of it writes past its memory, and the process dies (github.com/uxlfoundation/oneDNN/issues/6035).
     """
     convolutions = [layer for layer in trunk.modules() if isinstance(layer, nn.Conv2d)]
     skipping = [layer for layer in convolutions if layer.kernel_size == (1, 1) and layer.stride != (1, 1)]
-    narrow = any(layer.in_channels // layer.groups < FEWEST_CHANNELS for layer in skipping)
+    narrow = any(layer.in_channels // layer.groups < FLOATS_PER_VECTOR for layer in skipping)
     return torch.contiguous_format if narrow else torch.channels_last
 
 

@@ -7,7 +7,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-CLUSTER := tests/test_cluster.py
+CLUSTER := tests/sweeps/test_ray_cluster.py
 
 .PHONY: setup demo bench test test-ray test-browser check format clean
 

@@ -22,7 +22,7 @@ import torch
 from gescl import Gescl, Training
 from gescl.networks.cnn import build_trunk
 from gescl.networks.multihead import MultiHeadNet
-from gescl.process import prepare_process
+from gescl.runtime import prepare_process
 from gescl.training import Loop
 from subjects import CLASSES, SHAPE, made_lesson
 from timing import arguments, ratio, write
@@ -31,32 +31,32 @@ TASKS, IMAGES, BATCH, EPOCHS = 50, 128, 64, 3
 
 
 class Student:
-    """A network and its keeper on a stream."""
+    """A network and its strategy on a stream."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
         self.net = MultiHeadNet(build_trunk("paper3", SHAPE), SHAPE, torch.full((3,), 127.5), torch.full((3,), 73.6))
-        self.keeper = Gescl().keeper(self.net)
+        self.strategy = Gescl().strategy(self.net)
 
     def learn(self) -> dict[str, float]:
         """Learn one more task; what it took and what is carried now."""
         self.net.add_head(CLASSES)
-        lesson = made_lesson(self.net, IMAGES, BATCH)
+        context = made_lesson(self.net, IMAGES, BATCH)
         started = time.process_time()
-        loop = Loop(self.net, self.keeper, lesson, Training(batch_size=BATCH))
+        loop = Loop(self.net, self.strategy, context, Training(batch_size=BATCH))
         for _ in range(EPOCHS):
             loop.epoch()
         trained = time.process_time()
-        self.keeper.end_task(lesson)
+        self.strategy.end_task(context)
         ended = time.process_time()
-        del lesson, loop
+        del context, loop
         return {
             "training_seconds": trained - started,
             "importance_seconds": ended - trained,
             "memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "tensor_bytes": live_tensor_bytes(),
             "model_bytes": sum(t.numel() * t.element_size() for t in self.net.state_dict().values()),
-            "state_bytes": sum(t.numel() * t.element_size() for t in self.keeper.state().values()),
+            "state_bytes": sum(t.numel() * t.element_size() for t in self.strategy.state().values()),
         }
 
 

@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 
 from gescl import Ewc, Mas
+from gescl.methods.base import TaskContext
 from gescl.methods.filterwise import activation_moments
-from gescl.methods.method import Lesson
 from gescl.networks.cnn import build_trunk
 from gescl.networks.multihead import MultiHeadNet
-from gescl.process import prepare_process
+from gescl.runtime import prepare_process
 from gescl.streams.task import Split, Task
 from timing import arguments, write
 
@@ -29,7 +29,7 @@ IMAGES = 256
 SINGLE = 50  # images for the loop over single ones
 
 
-def prepared(network: str, shape: tuple[int, int, int], images: int) -> tuple[MultiHeadNet, Lesson]:
+def prepared(network: str, shape: tuple[int, int, int], images: int) -> tuple[MultiHeadNet, TaskContext]:
     torch.manual_seed(0)
     channels = shape[0]
     net = MultiHeadNet(
@@ -37,7 +37,9 @@ def prepared(network: str, shape: tuple[int, int, int], images: int) -> tuple[Mu
     )
     net.add_head(10)
     split = Split(torch.randint(0, 256, (images, *shape), dtype=torch.uint8), torch.randint(0, 10, (images,)))
-    return net.eval(), Lesson(0, Task("t", tuple("abcdefghij"), split, split), 0, BATCH, [(0, split)], [(0, split)])
+    return net.eval(), TaskContext(
+        0, Task("t", tuple("abcdefghij"), split, split), 0, BATCH, [(0, split)], [(0, split)]
+    )
 
 
 def forward(net: MultiHeadNet, split: Split) -> None:
@@ -60,14 +62,14 @@ def forward_and_backward(net: MultiHeadNet, split: Split, batch: int) -> None:
 
 def measure(network: str, shape: tuple[int, int, int], images: int, repeats: int) -> dict[str, float]:
     """Median CPU seconds per image of every pass, interleaved."""
-    net, lesson = prepared(network, shape, images)
-    ((_, split),) = lesson.train
+    net, context = prepared(network, shape, images)
+    ((_, split),) = context.train
     passes: dict[str, tuple[Callable[[], object], int]] = {
         "forward": (lambda: forward(net, split), images),
         "forward_backward": (lambda: forward_and_backward(net, split, BATCH), images),
         "single_images": (lambda: forward_and_backward(net, split[slice(SINGLE)], 1), min(SINGLE, images)),
-        "ewc": (lambda: Ewc().keeper(net).end_task(lesson), images),
-        "mas": (lambda: Mas().keeper(net).end_task(lesson), images),
+        "ewc": (lambda: Ewc().strategy(net).end_task(context), images),
+        "mas": (lambda: Mas().strategy(net).end_task(context), images),
         "gamma": (lambda: activation_moments(net, 0, split), images),
     }
     seconds: dict[str, list[float]] = {name: [] for name in passes}

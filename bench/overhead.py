@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from gescl import Gescl, Method, Training
-from gescl.methods import METHODS, Keeper, Lesson
-from gescl.methods.filterwise import FilterKeeper
-from gescl.process import prepare_process
+from gescl.methods import METHODS, Strategy, TaskContext
+from gescl.methods.filterwise import FilterwiseStrategy
+from gescl.runtime import prepare_process
 from gescl.training import Loop
 from subjects import CLASSES, made_lesson, made_net
 from timing import arguments, ratio, write
@@ -41,20 +41,20 @@ class Subject:
 
     def __init__(self, method: Method, full: bool) -> None:
         net = made_net(NETWORK)
-        self.keeper: Keeper[Any] = method.keeper(net)
+        self.strategy: Strategy[Any] = method.strategy(net)
         first = made_lesson(net, BATCH, BATCH)
-        Loop(net, self.keeper, first, Training()).epoch()
-        self.keeper.end_task(first)
-        if isinstance(self.keeper, FilterKeeper):
+        Loop(net, self.strategy, first, Training()).epoch()
+        self.strategy.end_task(first)
+        if isinstance(self.strategy, FilterwiseStrategy):
             draw = torch.Generator().manual_seed(0)
-            self.keeper.important = (torch.rand(net.graph.size, generator=draw) < 0.5) | full
+            self.strategy.important = (torch.rand(net.graph.size, generator=draw) < 0.5) | full
         net.add_head(CLASSES)
-        self.lesson = made_lesson(net, STEPS * BATCH, BATCH)
+        self.context = made_lesson(net, STEPS * BATCH, BATCH)
         started = time.process_time()
-        self.loop = Loop(net, self.keeper, self.lesson, Training())
+        self.loop = Loop(net, self.strategy, self.context, Training())
         self.start = (time.process_time() - started) / STEPS  # per batch of images
-        self.end_epoch = self.keeper.end_epoch
-        self.keeper.end_epoch = _nothing  # type: ignore[method-assign]  # timed by itself
+        self.end_epoch = self.strategy.end_epoch
+        self.strategy.end_epoch = _nothing  # type: ignore[method-assign]  # timed by itself
 
     def step(self) -> float:
         """CPU seconds of a step."""
@@ -65,11 +65,11 @@ class Subject:
     def once(self) -> float:
         """CPU seconds of what comes once per epoch."""
         started = time.process_time()
-        self.end_epoch(self.lesson)
+        self.end_epoch(self.context)
         return time.process_time() - started
 
 
-def _nothing(lesson: Lesson) -> None: ...
+def _nothing(context: TaskContext) -> None: ...
 
 
 def main() -> None:

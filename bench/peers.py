@@ -20,7 +20,7 @@ from typing import IO, Any
 import torch
 
 from gescl import Learner, Task, Training
-from gescl.process import prepare_process
+from gescl.runtime import prepare_process
 from gescl.streams.task import Split
 from subjects import CLASSES, made_split
 from timing import arguments, ratio, write

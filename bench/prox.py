@@ -14,8 +14,8 @@ from collections.abc import Callable
 import torch
 
 from gescl import Gescl, Training
-from gescl.methods.gescl import GesclKeeper
-from gescl.process import prepare_process
+from gescl.methods.gescl import GesclStrategy
+from gescl.runtime import prepare_process
 from gescl.training import Loop
 from subjects import made_lesson, made_net
 from timing import arguments, write
@@ -23,15 +23,15 @@ from timing import arguments, write
 TASK_IMAGES = 4500  # a CIFAR-100 task of ten classes without its validation images
 
 
-def prepared(network: str, psi_min: float, important: float) -> tuple[Loop, GesclKeeper]:
+def prepared(network: str, psi_min: float, important: float) -> tuple[Loop, GesclStrategy]:
     """A network in the middle of its second task, a fraction of its filters important."""
     net = made_net(network)
-    keeper = Gescl(psi_min=psi_min).keeper(net)
-    keeper.important = torch.rand(net.graph.size) < important
-    keeper.strength = torch.rand(net.graph.size)
-    loop = Loop(net, keeper, made_lesson(net, images=64, batch=64), Training())
-    keeper.after_step = lambda lesson: None  # type: ignore[method-assign]  # the step alone is what it is compared with
-    return loop, keeper
+    strategy = Gescl(psi_min=psi_min).strategy(net)
+    strategy.important = torch.rand(net.graph.size) < important
+    strategy.strength = torch.rand(net.graph.size)
+    loop = Loop(net, strategy, made_lesson(net, images=64, batch=64), Training())
+    strategy.after_step = lambda context: None  # type: ignore[method-assign]  # the step alone is what it is compared with
+    return loop, strategy
 
 
 def cpu_seconds(work: Callable[[], object], times: int) -> float:
@@ -43,14 +43,14 @@ def cpu_seconds(work: Callable[[], object], times: int) -> float:
 
 def measure(network: str, psi_min: float, important: float, repeats: int) -> dict[str, float]:
     """Median seconds of one step, one prox and one zero-freeze, interleaved."""
-    loop, keeper = prepared(network, psi_min, important)
+    loop, strategy = prepared(network, psi_min, important)
     loop.epoch()  # of one step
-    keeper.prox(loop.lesson)
+    strategy.prox(loop.context)
     seconds: dict[str, list[float]] = {"step": [], "prox": [], "zero_freeze": []}
     for _ in range(repeats):
         seconds["step"].append(cpu_seconds(loop.epoch, 1))
-        seconds["prox"].append(cpu_seconds(lambda: keeper.prox(loop.lesson), 3))
-        seconds["zero_freeze"].append(cpu_seconds(keeper.zero_freeze, 20))
+        seconds["prox"].append(cpu_seconds(lambda: strategy.prox(loop.context), 3))
+        seconds["zero_freeze"].append(cpu_seconds(strategy.zero_freeze, 20))
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from gescl import Method, Task, Training
-from gescl.methods import Finetune, Lesson
+from gescl.methods import Finetune, TaskContext
 from gescl.networks.cnn import build_trunk
 from gescl.networks.multihead import MultiHeadNet
-from gescl.process import prepare_process
+from gescl.runtime import prepare_process
 from gescl.streams.task import Split
 from gescl.training import Loop
 
@@ -31,11 +31,11 @@ def made_net(network: str) -> MultiHeadNet:
     return net
 
 
-def made_lesson(net: MultiHeadNet, images: int, batch: int) -> Lesson:
-    """The lesson of the last head's task."""
+def made_lesson(net: MultiHeadNet, images: int, batch: int) -> TaskContext:
+    """The context of the last head's task."""
     split, index = made_split(images), len(net.heads) - 1
     task = Task("made", tuple("abcdefghij"), split, split)
-    return Lesson(index, task, 0, batch, [(index, split)], [(index, split)])
+    return TaskContext(index, task, 0, batch, [(index, split)], [(index, split)])
 
 
 def our_loop(
@@ -45,4 +45,4 @@ def our_loop(
     prepare_process(threads)
     net = made_net(network)
     training = Training(batch_size=batch, flip=augmented, shift=4 if augmented else 0)
-    return Loop(net, (method or Finetune()).keeper(net), made_lesson(net, images, batch), training)
+    return Loop(net, (method or Finetune()).strategy(net), made_lesson(net, images, batch), training)

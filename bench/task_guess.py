@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gescl import Learner, Task, load_recipe, load_stream
-from gescl.process import hardware, prepare_process
+from gescl.runtime import hardware, prepare_process
 from gescl.store import write_json
 
 OUT = Path(__file__).parents[1] / "results" / "task-guess.json"

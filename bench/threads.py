@@ -12,7 +12,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from gescl.process import cores
+from gescl.runtime import cores
 from subjects import our_loop
 from timing import Work, arguments, ratio, turns, write
 

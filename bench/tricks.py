@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
-from gescl import process
+from gescl import runtime as process
 from gescl.networks.dropout import ByteDropout
 from gescl.training import Loop
 from loop import plain_network
@@ -59,7 +59,7 @@ def with_relu_before_the_pool(network: str) -> Work:
 def with_images_channels_first(network: str) -> Work:
     """Images as data sets store them, turned over batch by batch."""
     loop = our_loop(network, BATCH, IMAGES)
-    for _, split in loop.lesson.train:
+    for _, split in loop.context.train:
         object.__setattr__(split, "images", split.images.contiguous())
     return loop.epoch
 
@@ -74,13 +74,13 @@ def with_torchs_dropout(network: str) -> Work:
 
 def with_foreach_adam(network: str) -> Work:
     loop = our_loop(network, BATCH, IMAGES)
-    loop.optimizer = loop.lesson.optimizer = torch.optim.Adam(loop.net.parameters(), lr=1e-3, foreach=True)
+    loop.optimizer = loop.context.optimizer = torch.optim.Adam(loop.net.parameters(), lr=1e-3, foreach=True)
     return loop.epoch
 
 
 def with_fused_adam(network: str) -> Work:
     loop = our_loop(network, BATCH, IMAGES)
-    loop.optimizer = loop.lesson.optimizer = torch.optim.Adam(loop.net.parameters(), lr=1e-3, fused=True)
+    loop.optimizer = loop.context.optimizer = torch.optim.Adam(loop.net.parameters(), lr=1e-3, fused=True)
     return loop.epoch
 
 
@@ -113,7 +113,7 @@ def two_seeds_at_once(network: str) -> Work:
 
 def _again(loop: Loop) -> Loop:
     """The loop set up once more, after its network was changed."""
-    return Loop(loop.net, loop.keeper, loop.lesson, loop.training)
+    return Loop(loop.net, loop.strategy, loop.context, loop.training)
 
 
 TAKEN = {

@@ -48,7 +48,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def all_tensors(learner: Learner) -> dict[str, Tensor]:
-    return {**learner.net.state_dict(), **learner.net.task_state(), **learner.keeper.state()}
+    return {**learner.net.state_dict(), **learner.net.task_state(), **learner.strategy.state()}
 
 
 def assert_same(one: Learner, other: Learner) -> None:
@@ -84,16 +84,16 @@ def test_going_on_from_a_file_equals_going_on_in_memory(run: Run) -> None:
 def test_a_task_that_fails_at_its_very_end_leaves_everything_as_it_was(run: Run) -> None:
     learner = Learner.load(run.file)
     before = {key: tensor.clone() for key, tensor in all_tensors(learner).items()}
-    end_task = learner.keeper.end_task
+    end_task = learner.strategy.end_task
 
-    def fail(lesson: Any) -> None:
-        end_task(lesson)
+    def fail(context: Any) -> None:
+        end_task(context)
         raise KeyboardInterrupt
 
-    learner.keeper.end_task = fail  # type: ignore[method-assign]
+    learner.strategy.end_task = fail  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         learner.learn(tasks()[2], earlier=tasks()[:2])
-    del learner.keeper.end_task
+    del learner.strategy.end_task
     now = all_tensors(learner)
     assert now.keys() == before.keys() and all(torch.equal(now[key], tensor) for key, tensor in before.items())
     learner.learn(tasks()[2], earlier=tasks()[:2])
@@ -102,7 +102,7 @@ def test_a_task_that_fails_at_its_very_end_leaves_everything_as_it_was(run: Run)
 
 def test_it_reports_what_it_carries_and_what_it_has_taken(run: Run) -> None:
     learner = run.learner
-    carried = [*learner.keeper.state().values(), *learner.net.task_state().values()]
+    carried = [*learner.strategy.state().values(), *learner.net.task_state().values()]
     assert learner.state_bytes == sum(tensor.numpy().nbytes for tensor in carried)
     capacity, record = learner.capacity(), learner.records[-1]
     if capacity is None:
@@ -111,7 +111,7 @@ def test_it_reports_what_it_carries_and_what_it_has_taken(run: Run) -> None:
         for layer in learner.net.graph.layers:
             assert capacity.free[layer.name] + capacity.important[layer.name] == layer.size
         assert record.free_filters == capacity.free and record.important_filters == capacity.important
-    for vector in learner.keeper.filters().values():
+    for vector in learner.strategy.filters().values():
         assert vector.shape == (learner.net.graph.size,)
 
 
@@ -142,13 +142,13 @@ def test_it_works_with_batch_norm_residual_adds_and_depthwise_convolutions(name:
 def assert_end_of_task_leaves_statistics_alone(learner: Learner, trunk: Residual, task: Task) -> None:
     """Measuring importance must not move running statistics, except of filters that were drawn anew."""
     compared: list[str] = []
-    end_task = learner.keeper.end_task
+    end_task = learner.strategy.end_task
 
-    def watch(lesson: Any) -> None:
+    def watch(context: Any) -> None:
         before = {key: buffer.clone() for key, buffer in trunk.named_buffers()}
-        end_task(lesson)
-        learner.net.select(lesson.index)
-        filters = learner.keeper.filters()
+        end_task(context)
+        learner.net.select(context.index)
+        filters = learner.strategy.filters()
         for module, channels in learner.net.graph.norms:
             kept = ~filters["redrawn"][channels] if "redrawn" in filters else torch.ones(len(channels)).bool()
             for key, buffer in trunk.named_buffers():
@@ -157,7 +157,7 @@ def assert_end_of_task_leaves_statistics_alone(learner: Learner, trunk: Residual
                     assert same[kept].all() if buffer.ndim else same, key
                     compared.append(key)
 
-    learner.keeper.end_task = watch  # type: ignore[method-assign]
+    learner.strategy.end_task = watch  # type: ignore[method-assign]
     learner.learn(task)
-    del learner.keeper.end_task
+    del learner.strategy.end_task
     assert len(compared) == 9

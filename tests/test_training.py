@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gescl import Learner, Task, Training, UsageError
-from gescl.methods import METHODS, Keeper, Lesson, Method
+from gescl.methods import METHODS, Method, Strategy, TaskContext
 from gescl.networks.cnn import build_trunk
 from gescl.networks.multihead import MultiHeadNet
 from gescl.training import Loop
@@ -37,18 +37,18 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
 def waits(method: str, tasks: list[Task], batch_size: int) -> dict[str, int]:
     """Waits in an epoch of the second task."""
     net = MultiHeadNet(build_trunk("small", tasks[0].shape), tasks[0].shape, torch.zeros(3), torch.ones(3))
-    keeper = METHODS[method]().keeper(net)
+    strategy = METHODS[method]().strategy(net)
     # SGD, because Adam reads its own step counters, which are on the CPU whatever the device.
     training = Training(optimizer="sgd", batch_size=batch_size, flip=True, shift=1)
     count: dict[str, int] = {}
     for index, task in enumerate(tasks):
         net.add_head(len(task.classes))
-        lesson = Lesson(index, task, 0, batch_size, [(index, task.train)], [(index, task.val)])
-        loop = Loop(net, keeper, lesson, training)
+        context = TaskContext(index, task, 0, batch_size, [(index, task.train)], [(index, task.val)])
+        loop = Loop(net, strategy, context, training)
         with Waits() as found:
             loop.epoch()
         count = found.count
-        keeper.end_task(lesson)
+        strategy.end_task(context)
     return count
 
 
@@ -64,8 +64,8 @@ def test_no_gradient_outlives_an_epoch() -> None:
     task = stripes("a", 2, shape=(3, 8, 8))
     net = MultiHeadNet(build_trunk("small", task.shape), task.shape, torch.zeros(3), torch.ones(3))
     net.add_head(2)
-    lesson = Lesson(0, task, 0, 12, [(0, task.train)], [(0, task.val)])
-    Loop(net, METHODS["finetune"]().keeper(net), lesson, Training()).epoch()
+    context = TaskContext(0, task, 0, 12, [(0, task.train)], [(0, task.val)])
+    Loop(net, METHODS["finetune"]().strategy(net), context, Training()).epoch()
     assert all(parameter.grad is None for parameter in net.parameters())
 
 
@@ -87,12 +87,12 @@ def test_progress_goes_to_one_also_where_an_epoch_is_a_single_batch(
     net.add_head(2)
     seen: list[float] = []
 
-    class Watching(Keeper[Method]):
-        def begin_step(self, lesson: Lesson, progress: float) -> None:
+    class Watching(Strategy[Method]):
+        def begin_step(self, context: TaskContext, progress: float) -> None:
             seen.append(progress)
 
-    lesson = Lesson(0, task, 0, batch_size, [(0, task.train)], [(0, task.val)])
-    loop = Loop(net, Watching(METHODS["finetune"](), net), lesson, Training(epochs=epochs))
+    context = TaskContext(0, task, 0, batch_size, [(0, task.train)], [(0, task.val)])
+    loop = Loop(net, Watching(METHODS["finetune"](), net), context, Training(epochs=epochs))
     for _ in range(epochs):
         loop.epoch()
     assert seen == expected

@@ -8,11 +8,11 @@ learner.average_accuracy, learner.forgetting
 """
 
 from .errors import DataError, GesclError, UsageError
-from .experiment import Experiment
 from .learner import Learner
 from .methods import AgsCl, Ewc, Finetune, Frozen, Gescl, Hat, Joint, Lwf, Mas, Method, Si
-from .recipe import Recipe, load_recipe
 from .records import Guess, Prediction, TaskRecord
+from .runs.experiment import Experiment
+from .runs.recipe import Recipe, load_recipe
 from .streams import Task, TaskStream, folder_stream, load_stream
 from .training import Training
 

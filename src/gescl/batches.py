@@ -24,10 +24,12 @@ RESIDENT = 2 << 30
 
 def resident(splits: ByHead, device: torch.device, layout: torch.memory_format) -> ByHead:
     """The splits on the device, except those that are too large for that."""
-    return [(head, split if split.images.nbytes > RESIDENT else moved(split, device, layout)) for head, split in splits]
+    return [
+        (head, split if split.images.nbytes > RESIDENT else to_device(split, device, layout)) for head, split in splits
+    ]
 
 
-def moved(split: Split, device: torch.device, layout: torch.memory_format = torch.preserve_format) -> Split:
+def to_device(split: Split, device: torch.device, layout: torch.memory_format = torch.preserve_format) -> Split:
     """The split on the device."""
     images = split.images.to(device, non_blocking=True, memory_format=layout)
     return Split(images, split.labels.to(device, non_blocking=True))
@@ -52,7 +54,7 @@ class Batches:
     def __iter__(self) -> Iterator[tuple[Tensor, ByHead]]:
         """One pass over all images in a new order: which each batch holds, counted through all splits, and they."""
         for index in self._cut(torch.randperm(self.images, generator=self._draw)):
-            yield index, [(head, self._augmented(moved(part, self._device))) for head, part in self._taken(index)]
+            yield index, [(head, self._augmented(to_device(part, self._device))) for head, part in self._taken(index)]
 
     def _cut(self, order: Tensor) -> list[Tensor]:
         batches = list(torch.split(order, self._size))

@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from . import metrics
 from .calibration import fit_temperature, surest
 from .errors import DataError, UnavailableError, UsageError, unknown
-from .methods import Gescl, Keeper, Lesson, Method, method_class
-from .methods.method import Capacity
-from .modelfile import LARGEST_SIDE, load_model, save_model
+from .methods import Gescl, Method, Strategy, TaskContext, method_class
+from .methods.base import Capacity
+from .model_file import LARGEST_SIDE, load_model, save_model
 from .networks.cnn import Shape, build_trunk
-from .networks.foreign import load_weights
+from .networks.external import load_weights
 from .networks.multihead import MultiHeadNet
-from .progress import epoch_bar
 from .randomness import seeded
 from .records import Guess, Prediction, TaskRecord
+from .runs.progress import epoch_bar
 from .streams.task import Split, Task, as_images
 from .training import Epoch, Snapshot, Training, train, validate
 
@@ -64,7 +64,7 @@ class Learner:
         self.progress = progress
         self.records: list[TaskRecord] = []
         self._net: MultiHeadNet | None = None
-        self._keeper: Keeper[Any] | None = None
+        self._strategy: Strategy[Any] | None = None
         self._held_out: dict[str, dict[str, Split | None]] = {}
 
     @property
@@ -80,10 +80,10 @@ class Learner:
         return self._net
 
     @property
-    def keeper(self) -> Keeper[Any]:
-        if self._keeper is None:
+    def strategy(self) -> Strategy[Any]:
+        if self._strategy is None:
             raise UsageError("nothing has been learned yet: the method starts with the first task")
-        return self._keeper
+        return self._strategy
 
     @property
     def accuracy(self) -> list[list[float | None]]:
@@ -100,12 +100,12 @@ class Learner:
 
     def capacity(self) -> Capacity | None:
         """Important and free filters per layer; None for a method that does not tell them apart."""
-        return self.keeper.capacity()
+        return self.strategy.capacity()
 
     @property
     def state_bytes(self) -> int:
         """Bytes carried from task to task besides the network: the method's, and old tasks' gates and statistics."""
-        carried = [*self.keeper.state().values(), *self.net.task_state().values()]
+        carried = [*self.strategy.state().values(), *self.net.task_state().values()]
         return sum(tensor.numel() * tensor.element_size() for tensor in carried)
 
     def learn(self, task: Task, earlier: Sequence[Task] = ()) -> TaskRecord:
@@ -117,11 +117,11 @@ class Learner:
         self._check(task, earlier)
         if self._net is None:
             self._start(task)
-        net, keeper, index = self.net, self.keeper, len(self.records)
+        net, strategy, index = self.net, self.strategy, len(self.records)
         held_out = dict(self._held_out)
         task_state = net.task_state()  # puts the newest task's statistics in place, to be copied with the weights
         before = Snapshot([*net.trunk.parameters(), *net.trunk.buffers(), *net.heads.parameters()])
-        state_before = {name: tensor.clone() for name, tensor in keeper.state().items()}
+        state_before = {name: tensor.clone() for name, tensor in strategy.state().items()}
         with seeded(self.seed, index, "head"):
             net.add_head(len(task.classes))
         try:
@@ -129,10 +129,10 @@ class Learner:
         except BaseException:
             net.drop_head(task_state)
             before.restore()
-            keeper.load_state(state_before)
+            strategy.load_state(state_before)
             self._held_out = held_out
             if not self.records:
-                self._net = self._keeper = None  # they have the failed task's size and pixel moments
+                self._net = self._strategy = None  # they have the failed task's size and pixel moments
             raise
         self.records.append(record)
         return record
@@ -150,10 +150,10 @@ class Learner:
         return record
 
     def _learn(self, task: Task, earlier: Sequence[Task]) -> TaskRecord:
-        net, keeper, index = self.net, self.keeper, len(self.records)
+        net, strategy, index = self.net, self.strategy, len(self.records)
         for known in (*earlier, task):
             self._held_out[known.name] = {"val": known.val, "test": known.test}
-        lesson = Lesson(
+        context = TaskContext(
             index=index,
             task=task,
             seed=self.seed,
@@ -165,18 +165,18 @@ class Learner:
         names = [*self.tasks, task.name]
         started = time.perf_counter()
         with epoch_bar(task.name, self.training.epochs, self.progress) as bar:
-            epochs = train(net, keeper, lesson, self.training, report=lambda epoch: self._report(bar, epoch))
+            epochs = train(net, strategy, context, self.training, report=lambda epoch: self._report(bar, epoch))
         trained = time.perf_counter()
-        before_end = self._row(names, "test") if keeper.rewrites else None
+        before_end = self._row(names, "test") if strategy.rewrites else None
         tested = time.perf_counter()
-        keeper.end_task(lesson)
+        strategy.end_task(context)
         seconds = time.perf_counter() - started - (tested - trained)
         accuracy = self._row(names, "test")
-        capacity = keeper.capacity()
+        capacity = strategy.capacity()
         return TaskRecord(
             name=task.name,
             classes=task.classes,
-            train_images=sum(len(split) for _, split in lesson.train),
+            train_images=sum(len(split) for _, split in context.train),
             epochs=len(epochs),
             seconds=seconds,
             images_per_second=sum(e.images_per_second * e.seconds for e in epochs) / sum(e.seconds for e in epochs),
@@ -277,7 +277,7 @@ class Learner:
     def attach(self, trunk: nn.Module, shape: Shape, mean: Tensor, std: Tensor) -> None:
         """Take this trunk, for images of this shape and these pixel moments: what learning or loading begins with."""
         self._net = MultiHeadNet(trunk.to(self.device), shape, mean.to(self.device), std.to(self.device))
-        self._keeper = self.method.keeper(self._net)
+        self._strategy = self.method.strategy(self._net)
 
     def _row(self, names: Sequence[str], kind: str) -> tuple[float | None, ...]:
         """Accuracy on each task's held-out images; None where there are none (any more)."""

@@ -1,4 +1,4 @@
-"""The loop: epochs, plateau schedule, best weights, and the keeper's hooks in their fixed order."""
+"""The loop: epochs, plateau schedule, best weights, and the strategy's hooks in their fixed order."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from .batches import Batches, ByHead, moved, resident
+from .batches import Batches, ByHead, resident, to_device
 from .errors import DataError, UsageError
-from .methods.method import Keeper, Lesson
+from .methods.base import Strategy, TaskContext
+from .networks.feature_cache import FixedPrefix, fixed_parameters, without_gradients
 from .networks.multihead import MultiHeadNet
-from .networks.prefix import FixedPrefix, fixed_parameters, without_gradients
-from .process import bfloat16_crashes
 from .randomness import generator, seeded
+from .runtime import bfloat16_crashes
 from .streams.task import Split
 
 #: Where an epoch is a single batch, so many of them stand for one: it has no first and last step.
@@ -94,8 +94,8 @@ class Epoch:
 
 def train(
     net: MultiHeadNet,
-    keeper: Keeper[Any],
-    lesson: Lesson,
+    strategy: Strategy[Any],
+    context: TaskContext,
     training: Training,
     report: Callable[[Epoch], None],
 ) -> list[Epoch]:
@@ -108,20 +108,20 @@ def train(
     if training.shift >= min(net.shape[1:]):
         size = "×".join(map(str, net.shape[1:]))
         raise UsageError(f"training.shift = {training.shift} would move images of {size} pixels out of sight")
-    loop = Loop(net, keeper, lesson, training)
+    loop = Loop(net, strategy, context, training)
     best_loss, stale, epochs = float("inf"), 0, []
-    with seeded(lesson.seed, lesson.index, "dropout"):
+    with seeded(context.seed, context.index, "dropout"):
         for number in range(1, training.epochs + 1):
             if training.schedule == "cosine":
                 loop.set_rate(training.cosine(number))
-            lr = lesson.lr
+            lr = context.lr
             started = time.perf_counter()
             loss = loop.epoch()
             seconds = time.perf_counter() - started
             val_loss, val_accuracy = loop.validate()
             if not (loss < float("inf") and val_loss < float("inf")):
                 raise DataError(
-                    f"task {lesson.task.name!r}: the loss is no longer a finite number in epoch {number}; "
+                    f"task {context.task.name!r}: the loss is no longer a finite number in epoch {number}; "
                     f"a smaller learning rate than {lr:g} or weaker regularisation is needed"
                 )
             better = val_loss < best_loss
@@ -130,13 +130,13 @@ def train(
                 loop.snapshot.take()
             else:
                 stale += 1
-            name, speed = lesson.task.name, loop.batches.images / seconds
-            epochs.append(Epoch(name, lesson.index, number, lr, loss, val_loss, val_accuracy, better, seconds, speed))
+            name, speed = context.task.name, loop.batches.images / seconds
+            epochs.append(Epoch(name, context.index, number, lr, loss, val_loss, val_accuracy, better, seconds, speed))
             report(epochs[-1])
             if training.schedule == "plateau" and stale >= training.patience:
                 stale = 0
-                loop.set_rate(lesson.lr / training.lr_factor)
-                if lesson.lr < training.min_lr:
+                loop.set_rate(context.lr / training.lr_factor)
+                if context.lr < training.min_lr:
                     break
     loop.snapshot.restore()
     net.eval()
@@ -146,26 +146,32 @@ def train(
 class Loop:
     """One task being learned: its images, the optimiser, the steps. Nothing in a step waits for the device."""
 
-    def __init__(self, net: MultiHeadNet, keeper: Keeper[Any], lesson: Lesson, training: Training) -> None:
-        self.net, self.keeper, self.lesson, self.training = net, keeper, lesson, training
-        keeper.begin_task(lesson)
+    def __init__(self, net: MultiHeadNet, strategy: Strategy[Any], context: TaskContext, training: Training) -> None:
+        self.net, self.strategy, self.context, self.training = net, strategy, context, training
+        strategy.begin_task(context)
         self.device = net.mean.device
         self._epochs = 0
-        lesson.train = resident(lesson.train, self.device, net.layout)
-        lesson.val = resident(lesson.val, self.device, net.layout)
-        fixed = keeper.fixed(lesson)
+        context.train = resident(context.train, self.device, net.layout)
+        context.val = resident(context.val, self.device, net.layout)
+        fixed = strategy.fixed(context)
         self.fixed = [] if fixed is None else fixed_parameters(net, fixed)
         self.prefix = self._kept_prefix()
         with without_gradients(self.fixed):
             stepped = self._stepped()
-        self.optimizer = lesson.optimizer = _optimizer(training, [*stepped, *lesson.own_parameters])
-        changing = [*net.trunk.parameters(), *net.trunk.buffers(), *stepped, *lesson.own_parameters, *lesson.followers]
+        self.optimizer = context.optimizer = _optimizer(training, [*stepped, *context.own_parameters])
+        changing = [
+            *net.trunk.parameters(),
+            *net.trunk.buffers(),
+            *stepped,
+            *context.own_parameters,
+            *context.followers,
+        ]
         self.snapshot = Snapshot(list(dict.fromkeys(changing)))  # the trunk's parameters are among those stepped
-        self.val = self._seen(lesson.val)
+        self.val = self._seen(context.val)
         self.batches = Batches(
-            self._seen(lesson.train),
-            lesson.batch_size,
-            generator(lesson.seed, lesson.index, "order of images"),
+            self._seen(context.train),
+            context.batch_size,
+            generator(context.seed, context.index, "order of images"),
             self.device,
             flip=training.flip,
             shift=training.shift,
@@ -178,7 +184,7 @@ class Loop:
         if not self.fixed or not budget or training.flip or training.shift or training.precision != "float32":
             return None
         prefix = FixedPrefix.find(self.net, self.fixed)
-        images = sum(len(split) for _, split in [*self.lesson.train, *self.lesson.val])
+        images = sum(len(split) for _, split in [*self.context.train, *self.context.val])
         return prefix if prefix is not None and images * prefix.bytes_per_image() <= budget else None
 
     def _seen(self, splits: ByHead) -> ByHead:
@@ -189,7 +195,7 @@ class Loop:
 
     def _stepped(self) -> list[nn.Parameter]:
         """The trunk and the current head; an earlier head only where a method shows it its images."""
-        shown = {self.lesson.index, *(head for head, _ in self.lesson.train)}
+        shown = {self.context.index, *(head for head, _ in self.context.train)}
         heads = [p for head in sorted(shown) for p in self.net.heads[head].parameters()]
         return [p for p in [*self.net.trunk.parameters(), *heads] if p.requires_grad]
 
@@ -200,18 +206,18 @@ class Loop:
         last = len(self.batches) - 1
         with without_gradients(self.fixed):
             for step, (index, pieces) in enumerate(self.batches):
-                self.keeper.begin_step(self.lesson, step / last if last else self._progress_of_epochs())
-                self.lesson.batch = index
+                self.strategy.begin_step(self.context, step / last if last else self._progress_of_epochs())
+                self.context.batch = index
                 loss = self._cross_entropy(pieces)
                 total += loss.detach() * len(index)
-                penalty = self.keeper.penalty(self.lesson)
+                penalty = self.strategy.penalty(self.context)
                 self.optimizer.zero_grad(set_to_none=True)
                 (loss if penalty is None else loss + penalty).backward()  # type: ignore[no-untyped-call]  # torch's
-                self.keeper.after_backward(self.lesson)
+                self.strategy.after_backward(self.context)
                 self.optimizer.step()
-                self.keeper.after_step(self.lesson)
+                self.strategy.after_step(self.context)
         self._epochs += 1
-        self.keeper.end_epoch(self.lesson)
+        self.strategy.end_epoch(self.context)
         self.optimizer.zero_grad(set_to_none=True)  # a head that is done would keep its last gradient for ever
         return float(total) / self.batches.images
 
@@ -225,8 +231,8 @@ class Loop:
         sizes = [len(part) for _, part in pieces]
         images = pieces[0][1].images if len(pieces) == 1 else torch.cat([part.images for _, part in pieces])
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.training.precision == "bfloat16"):
-            self.lesson.features = self._embed(images, self.lesson.index)
-            parts = torch.split(self.lesson.features, sizes)
+            self.context.features = self._embed(images, self.context.index)
+            parts = torch.split(self.context.features, sizes)
             logits = [self.net.heads[head](own) for (head, _), own in zip(pieces, parts, strict=True)]
         losses = [
             F.cross_entropy(scores.float(), part.labels, reduction="sum")
@@ -258,7 +264,7 @@ def validate(
     correct = torch.zeros((), dtype=torch.int64, device=net.mean.device)
     for head, split in splits:
         for start in range(0, len(split), batch_size):
-            batch = moved(split[slice(start, start + batch_size)], net.mean.device)
+            batch = to_device(split[slice(start, start + batch_size)], net.mean.device)
             logits = net.heads[head](embed(batch.images, head))
             loss += F.cross_entropy(logits, batch.labels, reduction="sum")
             correct += (logits.argmax(1) == batch.labels).sum()

@@ -14,7 +14,7 @@ from gescl.maths import fisher
 from gescl.maths.fisher import Power, per_sample_sums
 from gescl.networks.cnn import build_trunk
 
-from ..networks.test_filters import Tangle
+from ..networks.filters.test_graph import Tangle
 from ..oracles.gradients import looped_sums
 
 SAMPLES = 7

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from gescl.maths import moments
 from gescl.maths.moments import RunningMoments
-from tests.oracles.moments import two_pass
+
+from ..oracles.moments import two_pass
 
 
 def moments_of(*batches: Tensor) -> RunningMoments:

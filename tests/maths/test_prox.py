@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gescl.maths.prox import linearised_plasticity, linearised_stability, plasticity_prox, stability_prox
-from tests.oracles import prox as oracle
+
+from ..oracles import prox as oracle
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 DTYPES = pytest.mark.parametrize("dtype", list(TOLERANCE), ids=["float32", "float64"])

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from gescl import Learner, Task
-from gescl.methods.method import Keeper, Method
+from gescl.methods.base import Method, Strategy
 from gescl.training import Training
 
 FAST = Training(epochs=4, lr=2e-3, batch_size=16)
 
-K = TypeVar("K", bound=Keeper[Any])
+K = TypeVar("K", bound=Strategy[Any])
 
 
 def learned(method: Method, tasks: list[Task], network: Any = "small", training: Training = FAST) -> Learner:
@@ -23,9 +23,9 @@ def learned(method: Method, tasks: list[Task], network: Any = "small", training:
     return learner
 
 
-def keeper_of(learner: Learner, kind: type[K]) -> K:
-    assert isinstance(learner.keeper, kind)
-    return learner.keeper
+def strategy_of(learner: Learner, kind: type[K]) -> K:
+    assert isinstance(learner.strategy, kind)
+    return learner.strategy
 
 
 def logits(learner: Learner, task: Task, index: int) -> Tensor:

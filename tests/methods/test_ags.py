@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from gescl import AgsCl, Learner, Task, Training
-from gescl.methods.ags import AgsClKeeper
+from gescl.methods.ags import AgsClStrategy
+from gescl.methods.base import TaskContext
 from gescl.methods.filterwise import activation_moments
-from gescl.methods.method import Lesson
 from gescl.networks.multihead import MultiHeadNet
 
 from ..conftest import stripes
 from ..oracles.ags import Array, Network, Past, epoch, rows
-from .learners import keeper_of, learned, logits, overwrite
+from .learners import learned, logits, overwrite, strategy_of
 
 SHAPE = (1, 6, 6)
 
@@ -28,15 +28,15 @@ class Roomy(AgsCl):
     lam: float = 100.0
     mu: float = 1.0
 
-    def keeper(self, net: MultiHeadNet) -> AgsClKeeper:
-        return RoomyKeeper(self, net)
+    def strategy(self, net: MultiHeadNet) -> AgsClStrategy:
+        return RoomyStrategy(self, net)
 
 
-class RoomyKeeper(AgsClKeeper):
-    def end_epoch(self, lesson: Lesson) -> None:
-        if lesson.index == 0:
+class RoomyStrategy(AgsClStrategy):
+    def end_epoch(self, context: TaskContext) -> None:
+        if context.index == 0:
             self.net.graph.erase(torch.arange(self.net.graph.size) % 3 == 0)
-        super().end_epoch(lesson)
+        super().end_epoch(context)
 
 
 def tiny() -> nn.Module:
@@ -65,13 +65,13 @@ def test_two_epochs_of_two_tasks_equal_a_computation_from_scratch() -> None:
     training = Training(optimizer="sgd", lr=0.05, epochs=2, batch_size=1000)  # one batch an epoch: no order to match
     learner = Learner(tiny(), method, training=Training(optimizer="sgd", lr=0.05, epochs=8, batch_size=1000))
     learner.learn(stripes("a", shape=SHAPE))
-    keeper, task = keeper_of(learner, AgsClKeeper), stripes("b", shape=SHAPE, seed=1)
-    important = per_layer(learner, keeper.important)
+    strategy, task = strategy_of(learner, AgsClStrategy), stripes("b", shape=SHAPE, seed=1)
+    important = per_layer(learner, strategy.important)
     assert all(mask.any() and not mask.all() for mask in important.values()), "both kinds, or the test is vacuous"
     start = Network(numpy_weights(learner, 0))
     past = Past(
         important=important,
-        omega={name: value.astype(np.float64) for name, value in per_layer(learner, keeper.strength).items()},
+        omega={name: value.astype(np.float64) for name, value in per_layer(learner, strategy.strength).items()},
         anchor={layer: rows(start, layer) for layer in ("1", "3")},
     )
     network = start
@@ -87,13 +87,13 @@ def test_two_epochs_of_two_tasks_equal_a_computation_from_scratch() -> None:
         epochs.append({name: value.copy() for name, value in network.weights.items()})
 
     drawn: dict[str, Array] = {}
-    begin = keeper.begin_task
+    begin = strategy.begin_task
 
-    def begin_task(lesson: Any) -> None:
-        begin(lesson)
+    def begin_task(context: Any) -> None:
+        begin(context)
         drawn.update(numpy_weights(learner, 1))
 
-    keeper.begin_task = begin_task  # type: ignore[method-assign]
+    strategy.begin_task = begin_task  # type: ignore[method-assign]
     learner.on_epoch = compare
     learner.learn(task)
     assert len(epochs) == 2
@@ -111,20 +111,20 @@ def test_two_epochs_of_two_tasks_equal_a_computation_from_scratch() -> None:
 def test_importance_is_decayed_mean_activation_and_important_is_what_has_any() -> None:
     tasks = [stripes(str(k), seed=k) for k in range(2)]
     learner = learned(Roomy(rho=0.0, eta=0.5), tasks[:1])
-    keeper = keeper_of(learner, AgsClKeeper)
-    first = keeper.strength.clone()
+    strategy = strategy_of(learner, AgsClStrategy)
+    first = strategy.strength.clone()
     mean, _ = activation_moments(learner.net, 0, tasks[0].train)
     assert torch.allclose(first, mean.float(), rtol=1e-4, atol=1e-7)
-    assert torch.equal(keeper.important, first > 0) and 0 < int(keeper.important.sum()) < len(first)
+    assert torch.equal(strategy.important, first > 0) and 0 < int(strategy.important.sum()) < len(first)
     learner.learn(tasks[1])
-    assert torch.allclose(keeper.strength, 0.5 * first + keeper.last_importance)
-    assert (keeper.important | ~(first > 0)).all(), "the mask only grows"
+    assert torch.allclose(strategy.strength, 0.5 * first + strategy.last_importance)
+    assert (strategy.important | ~(first > 0)).all(), "the mask only grows"
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.25, 1.0])
 def test_a_fraction_of_free_filters_is_redrawn_and_the_rest_is_in_reserve_at_zero(rho: float) -> None:
     learner = learned(Roomy(rho=rho), [stripes("a")])
-    graph, free = learner.net.graph, ~keeper_of(learner, AgsClKeeper).important
+    graph, free = learner.net.graph, ~strategy_of(learner, AgsClStrategy).important
     for layer, part in zip(graph.layers, graph.per_layer(free), strict=True):
         alive = layer.matrix().any(1)
         assert int(part.sum()) > 3, "free filters, or the test is vacuous"
@@ -132,7 +132,7 @@ def test_a_fraction_of_free_filters_is_redrawn_and_the_rest_is_in_reserve_at_zer
         assert alive[~part].all()
     reserve = torch.cat([~layer.matrix().any(1) for layer in graph.layers])
     learner.learn(stripes("b", seed=1))
-    chosen = keeper_of(learner, AgsClKeeper).redrawn
+    chosen = strategy_of(learner, AgsClStrategy).redrawn
     now_zero = torch.cat([~layer.matrix().any(1) for layer in graph.layers])
     assert (now_zero | ~(reserve & ~chosen)).all(), "what rests in reserve stays at zero until it is redrawn"
 
@@ -154,12 +154,12 @@ def test_the_reserve_rests_at_zero_even_where_the_activation_has_a_slope_there()
 def test_old_tasks_do_not_depend_on_free_filters(network: str) -> None:
     tasks = [stripes(str(k), seed=k) for k in range(2)]
     learner = learned(Roomy(), tasks, network, Training(epochs=2, lr=2e-3, batch_size=16))
-    keeper = keeper_of(learner, AgsClKeeper)
-    for part in learner.net.graph.per_layer(keeper.important):
+    strategy = strategy_of(learner, AgsClStrategy)
+    for part in learner.net.graph.per_layer(strategy.important):
         assert part.any() and not part.all(), "both kinds, or the test is vacuous"
 
     before = [logits(learner, task, k) for k, task in enumerate(tasks)]
-    overwrite(learner, ~keeper.important)
+    overwrite(learner, ~strategy.important)
     assert all(torch.equal(logits(learner, task, k), before[k]) for k, task in enumerate(tasks))
 
 
@@ -167,16 +167,16 @@ def test_prox_comes_once_per_epoch_and_not_after_every_step() -> None:
     learner = Learner("small", Roomy(), training=Training(epochs=2, lr=2e-3, batch_size=16))
     learner.learn(stripes("a"))
     calls: list[int] = []
-    keeper = keeper_of(learner, AgsClKeeper)
-    prox = keeper.prox
-    keeper.prox = lambda lesson: (calls.append(lesson.index), prox(lesson))[1]  # type: ignore[method-assign, func-returns-value]
+    strategy = strategy_of(learner, AgsClStrategy)
+    prox = strategy.prox
+    strategy.prox = lambda context: (calls.append(context.index), prox(context))[1]  # type: ignore[method-assign, func-returns-value]
     learner.learn(stripes("b", seed=1))
     assert calls == [1, 1]
 
 
 def test_strong_stability_returns_important_filters_to_their_anchor() -> None:
     learner = learned(AgsCl(lam=1e7, mu=0), [stripes("a")])
-    important = keeper_of(learner, AgsClKeeper).important.clone()
+    important = strategy_of(learner, AgsClStrategy).important.clone()
     before = [layer.matrix() for layer in learner.net.graph.layers]
     learner.learn(stripes("b", seed=1))
     for layer, old, held in zip(learner.net.graph.layers, before, learner.net.graph.per_layer(important), strict=True):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gescl import Ewc, Learner, Task, Training
-from gescl.methods.method import Lesson
+from gescl.methods.base import TaskContext
 from gescl.streams.task import Split
 
 from ..conftest import stripes
@@ -19,9 +19,9 @@ from ..oracles.linear import fisher_information, fisher_of_labels, linear_model
 
 def importance(method: Ewc, learner: Learner, split: Split) -> dict[str, Tensor]:
     """The Fisher of one task alone."""
-    keeper = method.keeper(learner.net)
-    keeper.end_task(Lesson(0, stripes("a"), learner.seed, 16, [(0, split)], []))
-    return keeper.importance
+    strategy = method.strategy(learner.net)
+    strategy.end_task(TaskContext(0, stripes("a"), learner.seed, 16, [(0, split)], []))
+    return strategy.importance
 
 
 def looped_fisher(learner: Learner, task: Task) -> dict[str, Tensor]:
@@ -35,34 +35,34 @@ def looped_fisher(learner: Learner, task: Task) -> dict[str, Tensor]:
 
 
 def test_on_a_logistic_regression_the_empirical_fisher_equals_the_closed_form() -> None:
-    net, lesson, seen = linear_model(classes=4, images=300)
-    keeper = Ewc(fisher="empirical").keeper(net)
-    keeper.end_task(lesson)
-    weight, bias = fisher_of_labels(net, seen, lesson.task.train.labels.numpy())
-    np.testing.assert_allclose(keeper.importance["1.weight"].numpy(), weight, rtol=1e-4)
-    np.testing.assert_allclose(keeper.importance["1.bias"].numpy(), bias, rtol=1e-4)
+    net, context, seen = linear_model(classes=4, images=300)
+    strategy = Ewc(fisher="empirical").strategy(net)
+    strategy.end_task(context)
+    weight, bias = fisher_of_labels(net, seen, context.task.train.labels.numpy())
+    np.testing.assert_allclose(strategy.importance["1.weight"].numpy(), weight, rtol=1e-4)
+    np.testing.assert_allclose(strategy.importance["1.bias"].numpy(), bias, rtol=1e-4)
 
 
 def test_on_a_logistic_regression_the_sampled_fisher_is_the_information_p_times_one_minus_p() -> None:
-    net, lesson, seen = linear_model(classes=4, images=20_000)
-    keeper = Ewc(fisher="sampled").keeper(net)
-    keeper.end_task(lesson)
+    net, context, seen = linear_model(classes=4, images=20_000)
+    strategy = Ewc(fisher="sampled").strategy(net)
+    strategy.end_task(context)
     weight, bias = fisher_information(net, seen)
-    np.testing.assert_allclose(keeper.importance["1.weight"].numpy(), weight, rtol=0.1)
-    np.testing.assert_allclose(keeper.importance["1.bias"].numpy(), bias, rtol=0.1)
-    empirical, _ = fisher_of_labels(net, seen, lesson.task.train.labels.numpy())
+    np.testing.assert_allclose(strategy.importance["1.weight"].numpy(), weight, rtol=0.1)
+    np.testing.assert_allclose(strategy.importance["1.bias"].numpy(), bias, rtol=0.1)
+    empirical, _ = fisher_of_labels(net, seen, context.task.train.labels.numpy())
     assert not np.allclose(empirical, weight, rtol=0.1), "the labels are not the model's: the two must differ"
 
 
 def test_the_sampled_fisher_does_not_look_at_the_labels_and_is_drawn_by_the_seed() -> None:
-    net, lesson, _ = linear_model(classes=4, images=100)
+    net, context, _ = linear_model(classes=4, images=100)
     found = []
-    for labels, seed in ((lesson.task.train.labels, 0), (lesson.task.train.labels.flip(0), 0), (torch.zeros(100), 1)):
-        lesson.train = [(0, Split(lesson.task.train.images, labels.long()))]
-        lesson.seed = seed
-        keeper = Ewc(fisher="sampled").keeper(net)
-        keeper.end_task(lesson)
-        found.append(keeper.importance["1.weight"])
+    for labels, seed in ((context.task.train.labels, 0), (context.task.train.labels.flip(0), 0), (torch.zeros(100), 1)):
+        context.train = [(0, Split(context.task.train.images, labels.long()))]
+        context.seed = seed
+        strategy = Ewc(fisher="sampled").strategy(net)
+        strategy.end_task(context)
+        found.append(strategy.importance["1.weight"])
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
 
@@ -72,7 +72,7 @@ def test_on_a_convolutional_network_it_equals_a_loop_over_single_images() -> Non
     learner = Learner("small", Ewc(fisher="empirical"), training=Training(epochs=2, lr=2e-3))
     learner.learn(task)
     for name, expected in looped_fisher(learner, task).items():
-        assert float((learner.keeper.state()[name] - expected).abs().max()) < 1e-6 * float(expected.max()), name
+        assert float((learner.strategy.state()[name] - expected).abs().max()) < 1e-6 * float(expected.max()), name
 
 
 def test_over_tasks_it_is_the_running_mean() -> None:
@@ -82,7 +82,7 @@ def test_over_tasks_it_is_the_running_mean() -> None:
     for task in tasks:
         learner.learn(task)
         alone.append(looped_fisher(learner, task))
-    for name, tensor in learner.keeper.state().items():
+    for name, tensor in learner.strategy.state().items():
         mean = torch.stack([fisher[name] for fisher in alone]).mean(0)
         assert torch.allclose(tensor.double(), mean, rtol=1e-4, atol=1e-6 * float(mean.max())), name
 

@@ -14,16 +14,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gescl import DataError, Finetune, Gescl, Learner, Task, Training, load_recipe, load_stream
+from gescl.methods.base import TaskContext
 from gescl.methods.filterwise import activation_moments
-from gescl.methods.gescl import GesclKeeper
-from gescl.methods.method import Lesson
+from gescl.methods.gescl import GesclStrategy
 
 from ..conftest import conv, stripes
-from .learners import FAST, keeper_of, learned, logits, overwrite
+from .learners import FAST, learned, logits, overwrite, strategy_of
 
 
-def lesson_of(task: Task) -> Lesson:
-    return Lesson(0, task, 0, 16, [(0, task.train)], [(0, task.val)])
+def lesson_of(task: Task) -> TaskContext:
+    return TaskContext(0, task, 0, 16, [(0, task.train)], [(0, task.val)])
 
 
 # The invariant that matters most ------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ def test_old_tasks_do_not_depend_on_free_filters(network: str) -> None:
     for index, row in enumerate(learner.accuracy):
         assert row[index] is not None and row[index] > 0.4, "learned above chance, 0.25"  # type: ignore[operator]
     before = [logits(learner, task, index) for index, task in enumerate(tasks)]
-    overwrite(learner, ~keeper_of(learner, GesclKeeper).important)
+    overwrite(learner, ~strategy_of(learner, GesclStrategy).important)
     for index, task in enumerate(tasks):
         assert torch.equal(before[index], logits(learner, task, index))
 
@@ -58,12 +58,12 @@ def test_the_invariant_holds_while_the_next_task_is_being_learned() -> None:
     def check(_: Any) -> None:
         before = logits(learner, tasks[0], 0)
         kept = [p.detach().clone() for p in learner.net.trunk.parameters()]
-        overwrite(learner, ~keeper_of(learner, GesclKeeper).important)
+        overwrite(learner, ~strategy_of(learner, GesclStrategy).important)
         assert torch.equal(before, logits(learner, tasks[0], 0))
         with torch.no_grad():
             for parameter, old in zip(learner.net.trunk.parameters(), kept, strict=True):
                 parameter.copy_(old)
-        checked.append(int((~keeper_of(learner, GesclKeeper).important).sum()))
+        checked.append(int((~strategy_of(learner, GesclStrategy).important).sum()))
 
     learner.on_epoch = check
     learner.learn(tasks[2])
@@ -73,8 +73,8 @@ def test_the_invariant_holds_while_the_next_task_is_being_learned() -> None:
 def test_without_the_zero_freeze_the_invariant_breaks() -> None:
     tasks = [stripes(str(k), seed=k) for k in range(2)]
     learner = learned(ROOMY, tasks[:1], training=LONGER)
-    free = ~keeper_of(learner, GesclKeeper).important
-    keeper_of(learner, GesclKeeper).method = Gescl(mu_s=0, mu_p=0, zero_freeze=False)
+    free = ~strategy_of(learner, GesclStrategy).important
+    strategy_of(learner, GesclStrategy).method = Gescl(mu_s=0, mu_p=0, zero_freeze=False)
     learner.learn(tasks[1])
     before = logits(learner, tasks[0], 0)
     overwrite(learner, free)
@@ -113,7 +113,7 @@ def test_important_filters_hardly_move_under_strong_stability_and_freely_without
     for mu_s in (0.0, 1e5):
         learner = learned(Gescl(mu_s=mu_s, mu_p=0), tasks[:1])
         before = [layer.matrix().clone() for layer in learner.net.graph.layers]
-        important = keeper_of(learner, GesclKeeper).important.clone()
+        important = strategy_of(learner, GesclStrategy).important.clone()
         learner.learn(tasks[1])
         moved[mu_s] = sum(
             float((layer.matrix() - old)[part].norm())
@@ -142,16 +142,16 @@ def test_importance_is_the_deviation_over_images_then_the_mean_over_positions() 
             assert np.allclose(mean[part].numpy(), maps.mean(axis=0).mean(axis=(1, 2)), rtol=1e-5, atol=1e-7)
             value = F.max_pool2d(torch.relu(trunk.get_submodule(f"conv{number}")(value)), 2)
             start += maps.shape[1]
-    assert torch.equal(keeper_of(learner, GesclKeeper).strength, std.float())
+    assert torch.equal(strategy_of(learner, GesclStrategy).strength, std.float())
 
 
 def test_importance_decays_by_nu_over_tasks() -> None:
     tasks = [stripes(str(k), seed=k) for k in range(2)]
     learner = learned(Gescl(nu=0.25), tasks[:1])
-    before = keeper_of(learner, GesclKeeper).strength.clone()
+    before = strategy_of(learner, GesclStrategy).strength.clone()
     learner.learn(tasks[1])
-    keeper = keeper_of(learner, GesclKeeper)
-    assert torch.allclose(keeper.strength, 0.25 * before + keeper.last_importance)
+    strategy = strategy_of(learner, GesclStrategy)
+    assert torch.allclose(strategy.strength, 0.25 * before + strategy.last_importance)
 
 
 def test_the_mask_only_grows_over_twenty_tasks() -> None:
@@ -159,7 +159,7 @@ def test_the_mask_only_grows_over_twenty_tasks() -> None:
     important = None
     for k in range(20):
         learner.learn(stripes(str(k), 2, seed=k))
-        now = keeper_of(learner, GesclKeeper).important.clone()
+        now = strategy_of(learner, GesclStrategy).important.clone()
         assert important is None or (now | ~important).all()
         important = now
     assert important is not None and important.any()
@@ -167,44 +167,44 @@ def test_the_mask_only_grows_over_twenty_tasks() -> None:
 
 def test_a_constant_map_is_important_and_protected() -> None:
     learner = learned(Gescl(mu_s=1e4), [stripes("a")])
-    keeper, net = keeper_of(learner, GesclKeeper), learner.net
+    strategy, net = strategy_of(learner, GesclStrategy), learner.net
     with torch.no_grad():
         conv(learner, "conv1").weight[0] = 0
         conv(learner, "conv1").bias[0] = 1.0  # type: ignore[index]  # a convolution may have none; this one has
-    keeper.important[:] = False
-    keeper.strength[:] = 0
-    keeper.end_task(lesson_of(stripes("a")))
-    assert keeper.important[0] and keeper.strength[0] == 0
-    assert keeper._strength(net.graph.layers[0])[0] > 0
+    strategy.important[:] = False
+    strategy.strength[:] = 0
+    strategy.end_task(lesson_of(stripes("a")))
+    assert strategy.important[0] and strategy.strength[0] == 0
+    assert strategy._strength(net.graph.layers[0])[0] > 0
 
 
 def test_an_active_filter_without_an_outlet_stays_free() -> None:
     task = stripes("a")
     learner = learned(Gescl(redraw=False), [task])
-    keeper = keeper_of(learner, GesclKeeper)
-    keeper.important[:] = False
+    strategy = strategy_of(learner, GesclStrategy)
+    strategy.important[:] = False
     with torch.no_grad():
         conv(learner, "conv2").weight[:, 3] = 0
-    keeper.end_task(lesson_of(task))
-    assert keeper.last_importance[3] > 0
-    assert not keeper.important[3]
+    strategy.end_task(lesson_of(task))
+    assert strategy.last_importance[3] > 0
+    assert not strategy.important[3]
 
 
 def test_uniform_and_layer_mean_strengths() -> None:
     task = stripes("a")
-    uniform = keeper_of(learned(Gescl(importance="uniform"), [task]), GesclKeeper)
-    relative = keeper_of(learned(Gescl(importance_scale="layer_mean"), [task]), GesclKeeper)
-    for keeper in (uniform, relative):
-        for layer in keeper.net.graph.layers:
-            held = keeper._strength(layer)[keeper.important[layer.slice]]
+    uniform = strategy_of(learned(Gescl(importance="uniform"), [task]), GesclStrategy)
+    relative = strategy_of(learned(Gescl(importance_scale="layer_mean"), [task]), GesclStrategy)
+    for strategy in (uniform, relative):
+        for layer in strategy.net.graph.layers:
+            held = strategy._strength(layer)[strategy.important[layer.slice]]
             assert float(held.mean()) == pytest.approx(1, rel=0.02)
     assert all((uniform._strength(layer) == 1).all() for layer in uniform.net.graph.layers)
 
 
 def test_importance_by_mean_activation_marks_active_filters() -> None:
-    keeper = keeper_of(learned(Gescl(importance="mean", redraw=False), [stripes("a")]), GesclKeeper)
-    mean, _ = activation_moments(keeper.net, 0, stripes("a").train)
-    assert torch.equal(keeper.strength, mean.float())
+    strategy = strategy_of(learned(Gescl(importance="mean", redraw=False), [stripes("a")]), GesclStrategy)
+    mean, _ = activation_moments(strategy.net, 0, stripes("a").train)
+    assert torch.equal(strategy.strength, mean.float())
 
 
 # Redraw -------------------------------------------------------------------------------------------------------------
@@ -213,12 +213,12 @@ def test_importance_by_mean_activation_marks_active_filters() -> None:
 def test_redraw_is_lossless_for_exactly_dead_filters() -> None:
     task = stripes("a")
     learner = learned(ROOMY.model_copy(update={"redraw": False}), [task], training=LONGER)
-    keeper, graph = keeper_of(learner, GesclKeeper), learner.net.graph
-    graph.erase(~keeper.important)  # nearly all are at zero already; those with a dead ReLU are not
+    strategy, graph = strategy_of(learner, GesclStrategy), learner.net.graph
+    graph.erase(~strategy.important)  # nearly all are at zero already; those with a dead ReLU are not
     before = logits(learner, task, 0)
-    keeper.release(lesson_of(task), 1.0)
+    strategy.redraw_free(lesson_of(task), 1.0)
     assert torch.cat([layer.matrix().any(1) for layer in graph.layers]).all(), "every filter is alive again"
-    assert int((~keeper.important).sum()) > 10
+    assert int((~strategy.important).sum()) > 10
     assert torch.equal(before, logits(learner, task, 0))
 
 
@@ -229,7 +229,7 @@ def test_accuracy_before_the_redraw_is_recorded_too() -> None:
 
 def test_a_fraction_is_redrawn_and_the_rest_is_zero_with_its_channels() -> None:
     learner = learned(ROOMY.model_copy(update={"redraw_fraction": 0.5}), [stripes("a")], training=LONGER)
-    graph, free = learner.net.graph, ~keeper_of(learner, GesclKeeper).important
+    graph, free = learner.net.graph, ~strategy_of(learner, GesclStrategy).important
     for layer, part in zip(graph.layers, graph.per_layer(free), strict=True):
         alive = layer.matrix().any(1)
         assert int(part.sum()) > 2
@@ -278,7 +278,7 @@ def test_a_network_of_one_layer_learns() -> None:
 @pytest.mark.parametrize("everything", [True, False])
 def test_a_network_all_important_or_all_free_goes_on_learning(everything: bool) -> None:
     learner = learned(Gescl(), [stripes("a")])
-    keeper_of(learner, GesclKeeper).important[:] = everything
+    strategy_of(learner, GesclStrategy).important[:] = everything
     record = learner.learn(stripes("b", seed=1))
     assert record.accuracy[1] is not None and record.accuracy[1] > 0.25
 
@@ -313,8 +313,8 @@ def test_state_is_one_number_and_one_bit_per_filter_and_survives_a_file(tmp_path
     loaded.learn(tasks[2], earlier=tasks[:2])
     for name, tensor in learner.net.state_dict().items():
         assert torch.equal(tensor, loaded.net.state_dict()[name]), name
-    for name, tensor in learner.keeper.state().items():
-        assert torch.equal(tensor, loaded.keeper.state()[name]), name
+    for name, tensor in learner.strategy.state().items():
+        assert torch.equal(tensor, loaded.strategy.state()[name]), name
     assert loaded.accuracy == learner.accuracy
 
 
@@ -356,6 +356,8 @@ def test_every_row_of_the_ablation_is_a_variant(variant: str, changed: dict[str,
 
 
 def test_a_filter_that_is_given_back_leaves_its_importance_behind() -> None:
-    keeper = keeper_of(learned(Gescl(tolerance=0.5), [stripes("a")]), GesclKeeper)
-    assert 0 < int(keeper.important.sum()) < len(keeper.important)
-    assert (keeper.strength[~keeper.important] == 0).all() and (keeper.last_importance[~keeper.important] > 0).any()
+    strategy = strategy_of(learned(Gescl(tolerance=0.5), [stripes("a")]), GesclStrategy)
+    assert 0 < int(strategy.important.sum()) < len(strategy.important)
+    assert (strategy.strength[~strategy.important] == 0).all() and (
+        strategy.last_importance[~strategy.important] > 0
+    ).any()

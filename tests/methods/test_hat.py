@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from gescl import Hat, Learner, Training
-from gescl.methods.hat import HatKeeper, annealed, compensation
-from gescl.methods.method import Lesson
+from gescl.methods.base import TaskContext
+from gescl.methods.hat import HatStrategy, annealed, compensation
 from gescl.networks.cnn import build_trunk
 from gescl.networks.multihead import MultiHeadNet
 
 from ..conftest import stripes
 from ..networks.residual import residual
-from .learners import FAST, keeper_of, learned, logits
+from .learners import FAST, learned, logits, strategy_of
 
 # Nothing old changes ------------------------------------------------------------------------------------------------
 
@@ -47,7 +47,7 @@ def test_old_tasks_are_unchanged_to_the_last_bit(network: str, optimizer: Any) -
 
 def test_no_weight_between_two_used_filters_moves_and_others_do() -> None:
     learner = learned(Hat(), [stripes("a")])
-    used = keeper_of(learner, HatKeeper).used.bool()
+    used = strategy_of(learner, HatStrategy).used.bool()
     one, two, three = used[:16], used[16:48], used[48:]
     before = {name: p.detach().clone() for name, p in learner.net.trunk.named_parameters()}
     learner.learn(stripes("b", seed=1))
@@ -74,7 +74,7 @@ def test_the_capacity_gauge_counts_the_union_of_all_gates() -> None:
         assert capacity.important[layer.name] == int(union[layer.slice].sum())
         assert capacity.important[layer.name] + capacity.free[layer.name] == layer.size
     assert learner.records[-1].free_filters == capacity.free
-    assert torch.equal(keeper_of(learner, HatKeeper).filters()["important"], union)
+    assert torch.equal(strategy_of(learner, HatStrategy).filters()["important"], union)
     assert learner.state_bytes == 3 * 4 * learner.net.graph.size, "the union, and a gate per filter and task"
 
 
@@ -87,7 +87,9 @@ def test_soft_gates_forget_little_but_are_not_exact() -> None:
     learner.learn(tasks[1])
     moved = float((logits(learner, tasks[0], 0) - before).norm() / before.norm())
     assert 0 < moved < 0.5
-    assert torch.equal(keeper_of(learner, HatKeeper).used, torch.maximum(learner.net.gates[0], learner.net.gates[1]))
+    assert torch.equal(
+        strategy_of(learner, HatStrategy).used, torch.maximum(learner.net.gates[0], learner.net.gates[1])
+    )
 
 
 # The formulas -------------------------------------------------------------------------------------------------------
@@ -95,17 +97,17 @@ def test_soft_gates_forget_little_but_are_not_exact() -> None:
 
 def test_steepness_runs_from_one_over_s_max_to_s_max_within_each_epoch() -> None:
     learner = learned(Hat(s_max=100), [stripes("a")])
-    keeper, steps = keeper_of(learner, HatKeeper), []
-    backward = keeper.after_backward
+    strategy, steps = strategy_of(learner, HatStrategy), []
+    backward = strategy.after_backward
 
-    def watch(lesson: Lesson) -> None:
+    def watch(context: TaskContext) -> None:
         with torch.no_grad():
-            gate, embedding = learner.net.gates[lesson.index], keeper.embedding
+            gate, embedding = learner.net.gates[context.index], strategy.embedding
             alive = (gate - 0.5).abs().argsort()[: len(gate) // 4]  # where the logarithm below is exact
             steps.append(float((torch.logit(gate.double())[alive] / embedding[alive]).median()))
-        backward(lesson)
+        backward(context)
 
-    keeper.after_backward = watch  # type: ignore[method-assign]
+    strategy.after_backward = watch  # type: ignore[method-assign]
     learner.training = Training(epochs=2, batch_size=16)
     learner.learn(stripes("b", seed=1))  # 144 images: 9 batches of 16
     expected = [1 / 100 + (100 - 1 / 100) * (b - 1) / (9 - 1) for b in range(1, 10)] * 2  # their Eq. 3
@@ -133,27 +135,27 @@ def test_compensation_stays_finite_for_any_embedding() -> None:
 
 def test_the_regulariser_counts_gates_on_unused_filters_alone() -> None:
     learner = learned(Hat(lam=0.5, s_max=400), [stripes("a")])
-    keeper = keeper_of(learner, HatKeeper)
+    strategy = strategy_of(learner, HatStrategy)
     task = stripes("b", seed=1)
-    lesson = Lesson(1, task, 0, 16, [(1, task.train)], [(1, task.val)])
-    keeper.used = torch.linspace(0, 1, learner.net.graph.size)
-    keeper.begin_task(lesson)
-    keeper.begin_step(lesson, 0.3)
-    gate = torch.sigmoid((1 / 400 + (400 - 1 / 400) * 0.3) * keeper.embedding.detach())
-    expected = 0.5 * sum(m * (1 - u) for m, u in zip(gate.tolist(), keeper.used.tolist(), strict=True))
-    expected /= sum(1 - u for u in keeper.used.tolist())
-    assert float(keeper.penalty(lesson).detach()) == pytest.approx(expected, rel=1e-4)
+    context = TaskContext(1, task, 0, 16, [(1, task.train)], [(1, task.val)])
+    strategy.used = torch.linspace(0, 1, learner.net.graph.size)
+    strategy.begin_task(context)
+    strategy.begin_step(context, 0.3)
+    gate = torch.sigmoid((1 / 400 + (400 - 1 / 400) * 0.3) * strategy.embedding.detach())
+    expected = 0.5 * sum(m * (1 - u) for m, u in zip(gate.tolist(), strategy.used.tolist(), strict=True))
+    expected /= sum(1 - u for u in strategy.used.tolist())
+    assert float(strategy.penalty(context).detach()) == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_new_embedding_is_drawn_from_the_normal_distribution_by_seed_and_task() -> None:
     wide = nn.Sequential(nn.Flatten(), nn.Linear(16, 4000), nn.ReLU())
     learner = Learner(wide, Hat(), training=Training(epochs=1, batch_size=144))
     learner.learn(stripes("a", 2, shape=(1, 4, 4)))
-    keeper, drawn = keeper_of(learner, HatKeeper), []
+    strategy, drawn = strategy_of(learner, HatStrategy), []
     for index, seed in ((0, 0), (1, 0), (0, 1)):
         task = stripes("b", 2, shape=(1, 4, 4))
-        keeper.begin_task(Lesson(index, task, seed, 16, [], []))
-        drawn.append(keeper.embedding.detach())
+        strategy.begin_task(TaskContext(index, task, seed, 16, [], []))
+        drawn.append(strategy.embedding.detach())
     for one in drawn:
         assert float(one.mean()) == pytest.approx(0, abs=0.06) and float(one.std()) == pytest.approx(1, abs=0.05)
     assert not torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
@@ -161,7 +163,7 @@ def test_a_new_embedding_is_drawn_from_the_normal_distribution_by_seed_and_task(
 
 def test_embeddings_stay_within_their_bound() -> None:
     learner = learned(Hat(), [stripes("a")], training=Training(epochs=2, lr=2.0, batch_size=16, optimizer="adam"))
-    embedding = keeper_of(learner, HatKeeper).embedding.detach()
+    embedding = strategy_of(learner, HatStrategy).embedding.detach()
     assert float(embedding.abs().max()) <= 6.0
 
 
@@ -170,10 +172,10 @@ def test_the_embedding_takes_a_multiple_of_the_optimisers_step() -> None:
     for rate in (1.0, 10.0):
         training = Training(epochs=1, lr=1e-3, batch_size=144)  # a single step of Adam, whose first is lr long
         learner = learned(Hat(embedding_rate=rate, lam=0), [stripes("a")], training=training)
-        keeper = keeper_of(learner, HatKeeper)
-        now = keeper.embedding.detach().clone()
-        keeper.begin_task(Lesson(0, stripes("a"), 0, 144, [], []))
-        far[rate] = float((now - keeper.embedding.detach()).abs().median())
+        strategy = strategy_of(learner, HatStrategy)
+        now = strategy.embedding.detach().clone()
+        strategy.begin_task(TaskContext(0, stripes("a"), 0, 144, [], []))
+        far[rate] = float((now - strategy.embedding.detach()).abs().median())
     assert far[1.0] == pytest.approx(1e-3, rel=1e-3) and far[10.0] == pytest.approx(1e-2, rel=1e-3)
 
 
@@ -181,7 +183,7 @@ def test_a_larger_price_leaves_more_filters_free() -> None:
     free = []
     for lam in (0.0, 20.0):
         learner = learned(Hat(lam=lam), [stripes("a")], training=Training(epochs=4, lr=2e-2, batch_size=16))
-        free.append(int((keeper_of(learner, HatKeeper).used == 0).sum()))
+        free.append(int((strategy_of(learner, HatStrategy).used == 0).sum()))
     assert free[1] > free[0] + 10, free
 
 
@@ -194,8 +196,8 @@ def test_what_is_validated_is_what_is_used_afterwards(gates: Any) -> None:
     learner = Learner("small", Hat(gates=gates, s_max=50), training=FAST)
 
     def watch(epoch: Any) -> None:
-        keeper = keeper_of(learner, HatKeeper)
-        expected = torch.sigmoid(50 * keeper.embedding.detach())
+        strategy = strategy_of(learner, HatStrategy)
+        expected = torch.sigmoid(50 * strategy.embedding.detach())
         seen.append((epoch.val_loss, expected.round() if gates == "hard" else expected, learner.net.gates[0]))
 
     learner.on_epoch = watch
@@ -206,7 +208,7 @@ def test_what_is_validated_is_what_is_used_afterwards(gates: Any) -> None:
 
 def test_a_network_whose_every_filter_is_used_goes_on_learning_heads() -> None:
     learner = learned(Hat(), [stripes("a")])
-    keeper_of(learner, HatKeeper).used[:] = 1.0
+    strategy_of(learner, HatStrategy).used[:] = 1.0
     before = [p.detach().clone() for p in learner.net.trunk.parameters()]
     record = learner.learn(stripes("b", 2, seed=1))
     assert all(torch.equal(p, q) for p, q in zip(learner.net.trunk.parameters(), before, strict=True))
@@ -216,7 +218,7 @@ def test_a_network_whose_every_filter_is_used_goes_on_learning_heads() -> None:
 def test_a_failed_task_leaves_gates_and_mask_as_they_were() -> None:
     tasks = [stripes(str(k), seed=k) for k in range(2)]
     learner = learned(Hat(), tasks[:1])
-    used, before = keeper_of(learner, HatKeeper).used.clone(), logits(learner, tasks[0], 0)
+    used, before = strategy_of(learner, HatStrategy).used.clone(), logits(learner, tasks[0], 0)
 
     def interrupt(_: Any) -> None:
         raise KeyboardInterrupt
@@ -224,7 +226,7 @@ def test_a_failed_task_leaves_gates_and_mask_as_they_were() -> None:
     learner.on_epoch = interrupt
     with pytest.raises(KeyboardInterrupt):
         learner.learn(tasks[1])
-    assert list(learner.net.gates) == [0] and torch.equal(keeper_of(learner, HatKeeper).used, used)
+    assert list(learner.net.gates) == [0] and torch.equal(strategy_of(learner, HatStrategy).used, used)
     assert torch.equal(logits(learner, tasks[0], 0), before)
 
 

@@ -15,30 +15,30 @@ from ..oracles.linear import linear_model, outputs, sensitivity
 
 
 def test_on_a_linear_model_it_equals_the_closed_form() -> None:
-    net, lesson, seen = linear_model(classes=4, images=300)
-    keeper = Mas().keeper(net)
-    keeper.end_task(lesson)
+    net, context, seen = linear_model(classes=4, images=300)
+    strategy = Mas().strategy(net)
+    strategy.end_task(context)
     weight, bias = sensitivity(net, seen)
-    np.testing.assert_allclose(keeper.importance["1.weight"].numpy(), weight, rtol=1e-5)
-    np.testing.assert_allclose(keeper.importance["1.bias"].numpy(), bias, rtol=1e-5)
+    np.testing.assert_allclose(strategy.importance["1.weight"].numpy(), weight, rtol=1e-5)
+    np.testing.assert_allclose(strategy.importance["1.bias"].numpy(), bias, rtol=1e-5)
 
 
 def test_it_is_taken_per_image_not_of_the_mean_gradient() -> None:
-    net, lesson, seen = linear_model(classes=4, images=300)
-    keeper = Mas().keeper(net)
-    keeper.end_task(lesson)
+    net, context, seen = linear_model(classes=4, images=300)
+    strategy = Mas().strategy(net)
+    strategy.end_task(context)
     of_the_mean = np.abs(2 * outputs(net, seen).T @ seen / len(seen))  # signs cancel
-    assert (keeper.importance["1.weight"].numpy() > 1.2 * of_the_mean).all()
+    assert (strategy.importance["1.weight"].numpy() > 1.2 * of_the_mean).all()
 
 
 def test_labels_are_not_used() -> None:
-    net, lesson, _ = linear_model(classes=4, images=100)
+    net, context, _ = linear_model(classes=4, images=100)
     found = []
-    for labels in (lesson.task.train.labels, torch.zeros(100, dtype=torch.long)):
-        lesson.train = [(0, Split(lesson.task.train.images, labels))]
-        keeper = Mas().keeper(net)
-        keeper.end_task(lesson)
-        found.append(keeper.importance["1.weight"])
+    for labels in (context.task.train.labels, torch.zeros(100, dtype=torch.long)):
+        context.train = [(0, Split(context.task.train.images, labels))]
+        strategy = Mas().strategy(net)
+        strategy.end_task(context)
+        found.append(strategy.importance["1.weight"])
     assert torch.equal(*found)
 
 
@@ -50,7 +50,7 @@ def test_on_a_convolutional_network_tasks_add_up_and_equal_a_loop_over_single_im
         learner.learn(task)
         for name, value in looped(learner, index, task.train.images).items():
             total[name] = total.get(name, torch.zeros_like(value)) + value
-    for name, tensor in learner.keeper.state().items():
+    for name, tensor in learner.strategy.state().items():
         assert float((tensor - total[name]).abs().max()) < 2e-6 * float(total[name].max()), name
 
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from gescl import Ewc, Finetune, Learner, Mas, Method, Si, Training, UsageError
-from gescl.methods.quadratic import QuadraticKeeper
+from gescl.methods.quadratic import QuadraticStrategy
 from gescl.training import Epoch
 
 from ..conftest import stripes
 from ..oracles.linear import linear_model
-from .learners import FAST, keeper_of, learned
+from .learners import FAST, learned, strategy_of
 
 FACTOR = {"ewc": 0.5 * 3, "mas": 0.5 * 3, "si": 3}  # before Σ Ω (θ − θ*)²: λ/2, λ/2 and c
 HOLDING: list[Method] = [Ewc(lam=3), Mas(lam=3), Si(c=3)]
@@ -24,27 +24,27 @@ OFF: list[Method] = [Ewc(lam=0), Mas(lam=0), Si(c=0)]
 
 @pytest.mark.parametrize("method", HOLDING, ids=lambda method: method.name)
 def test_value_and_gradient_of_the_penalty_equal_those_computed_by_hand(method: Method) -> None:
-    net, lesson, _ = linear_model(classes=3, images=8)
-    keeper: QuadraticKeeper[Any] = method.keeper(net)  # type: ignore[assignment]
+    net, context, _ = linear_model(classes=3, images=8)
+    strategy: QuadraticStrategy[Any] = method.strategy(net)  # type: ignore[assignment]
     draw = np.random.default_rng(1)
     omega = {name: draw.random(p.shape) for name, p in net.trunk.named_parameters()}
-    keeper.load_state({name: torch.from_numpy(value).float() for name, value in omega.items()})
+    strategy.load_state({name: torch.from_numpy(value).float() for name, value in omega.items()})
     anchor = {name: p.detach().double().numpy().copy() for name, p in net.trunk.named_parameters()}
-    lesson.index = 1
-    keeper.begin_task(lesson)
+    context.index = 1
+    strategy.begin_task(context)
     expected_value = 0.0
     task_gradient = {name: draw.normal(size=p.shape) for name, p in net.trunk.named_parameters()}
     for name, p in net.trunk.named_parameters():
         p.data += torch.from_numpy(draw.normal(size=p.shape))
         p.grad = torch.from_numpy(task_gradient[name]).float()
-    keeper.after_backward(lesson)
+    strategy.after_backward(context)
     for name, p in net.trunk.named_parameters():
         away = p.detach().double().numpy() - anchor[name]
         expected_value += FACTOR[method.name] * float((omega[name] * away**2).sum())
         expected = task_gradient[name] + 2 * FACTOR[method.name] * omega[name] * away
         assert p.grad is not None
         np.testing.assert_allclose(p.grad.numpy(), expected, rtol=1e-5, atol=1e-6)
-    assert keeper.value() == pytest.approx(expected_value, rel=1e-5)
+    assert strategy.value() == pytest.approx(expected_value, rel=1e-5)
 
 
 @pytest.mark.parametrize("method", OFF, ids=lambda method: method.name)
@@ -64,7 +64,7 @@ def test_weights_are_held_near_where_the_last_task_left_them_in_proportion_to_th
         learner = learned(one, tasks[:1])
         left = {name: p.detach().clone() for name, p in learner.net.trunk.named_parameters()}
         if one is method:
-            learner.keeper.load_state({name: torch.full_like(p, "conv2" in name) for name, p in left.items()})
+            learner.strategy.load_state({name: torch.full_like(p, "conv2" in name) for name, p in left.items()})
         learner.training = Training(epochs=3, lr=1e-3, batch_size=32, optimizer="sgd")
         learner.learn(tasks[1])
         now = {name: p.detach() for name, p in learner.net.trunk.named_parameters()}
@@ -80,17 +80,17 @@ def test_state_is_one_number_per_weight_of_the_trunk_and_survives_a_file(method:
     assert learner.state_bytes == 4 * sum(p.numel() for p in learner.net.trunk.parameters())
     learner.save(tmp_path / "model.gescl")
     loaded = Learner.load(tmp_path / "model.gescl")
-    for name, tensor in learner.keeper.state().items():
-        assert tensor.any() and torch.equal(tensor, loaded.keeper.state()[name]), name
+    for name, tensor in learner.strategy.state().items():
+        assert tensor.any() and torch.equal(tensor, loaded.strategy.state()[name]), name
 
 
 def test_importance_of_another_network_is_refused() -> None:
-    keeper = keeper_of(learned(Mas(), [stripes("a")]), QuadraticKeeper)
-    state = keeper.state()
+    strategy = strategy_of(learned(Mas(), [stripes("a")]), QuadraticStrategy)
+    state = strategy.state()
     with pytest.raises(UsageError, match=r"tensor method\.conv1\.bias is missing"):
-        keeper.load_state({"conv1.weight": state["conv1.weight"]})
+        strategy.load_state({"conv1.weight": state["conv1.weight"]})
     with pytest.raises(UsageError, match=r"conv1\.bias is 3 \(float32\), expected 16"):
-        keeper.load_state({**state, "conv1.bias": torch.zeros(3)})
+        strategy.load_state({**state, "conv1.bias": torch.zeros(3)})
 
 
 def test_epochs_are_reported_with_the_cross_entropy_alone() -> None:

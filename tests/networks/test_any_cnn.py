@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from gescl import AgsCl, Gescl, Learner, Task, Training, UsageError
-from gescl.methods.filterwise import FilterKeeper
-from gescl.methods.gescl import GesclKeeper
-from gescl.methods.method import Lesson
+from gescl.methods.base import TaskContext
+from gescl.methods.filterwise import FilterwiseStrategy
+from gescl.methods.gescl import GesclStrategy
 from gescl.training import Epoch
 
 from ..conftest import stripes
-from ..methods.learners import keeper_of, logits, overwrite
+from ..methods.learners import logits, overwrite, strategy_of
 from .residual import residual
 from .zoo import ZOO, drawn
 
@@ -59,7 +59,7 @@ def reloaded(run: Run) -> Learner:
 
 def test_old_tasks_do_not_depend_on_free_filters(run: Run) -> None:
     learner = reloaded(run)
-    free = ~keeper_of(learner, GesclKeeper).important
+    free = ~strategy_of(learner, GesclStrategy).important
     kinds = [bool(part.any()) and not bool(part.all()) for part in learner.net.graph.per_layer(free)]
     assert sum(kinds) >= 0.7 * len(kinds), "nearly every layer has both kinds, or the test is vacuous"
     before = [logits(learner, task, index) for index, task in enumerate(tasks()[:2])]
@@ -72,11 +72,11 @@ def test_old_tasks_do_not_depend_on_free_filters(run: Run) -> None:
 
 def test_redrawing_dead_filters_changes_no_output(run: Run) -> None:
     learner = reloaded(run)
-    keeper, graph = keeper_of(learner, GesclKeeper), learner.net.graph
-    graph.erase(~keeper.important)
+    strategy, graph = strategy_of(learner, GesclStrategy), learner.net.graph
+    graph.erase(~strategy.important)
     before = [logits(learner, task, index) for index, task in enumerate(tasks()[:2])]
     task = tasks()[1]
-    keeper.release(Lesson(1, task, 0, 16, [(1, task.train)], [(1, task.val)]), 1.0)
+    strategy.redraw_free(TaskContext(1, task, 0, 16, [(1, task.train)], [(1, task.val)]), 1.0)
     assert torch.cat([layer.matrix().any(1) for layer in graph.layers]).all(), "every filter is alive again"
     for index, known in enumerate(tasks()[:2]):
         assert torch.equal(before[index], logits(learner, known, index))
@@ -92,7 +92,7 @@ def test_going_on_from_a_file_equals_going_on_in_memory(run: Run) -> None:
     for one, other in (
         (loaded.net.state_dict(), run.learner.net.state_dict()),
         (loaded.net.task_state(), run.learner.net.task_state()),
-        (loaded.keeper.state(), run.learner.keeper.state()),
+        (loaded.strategy.state(), run.learner.strategy.state()),
     ):
         assert one.keys() == other.keys() and all(torch.equal(tensor, other[key]) for key, tensor in one.items())
 
@@ -153,12 +153,12 @@ def test_after_a_prox_at_the_end_of_an_epoch_batch_norm_statistics_follow_the_we
 def test_a_redrawn_filter_brings_its_statistics_to_old_tasks_when_it_becomes_important() -> None:
     learner = Learner(drawn("vgg11"), ROOMY, training=QUICK)
     learner.learn(tasks()[0])
-    keeper = learner.keeper
-    assert isinstance(keeper, FilterKeeper)
-    before = keeper.important.clone()
+    strategy = learner.strategy
+    assert isinstance(strategy, FilterwiseStrategy)
+    before = strategy.important.clone()
     old = logits(learner, tasks()[0], 0)
     learner.learn(tasks()[1])
-    new = keeper.important & ~before
+    new = strategy.important & ~before
     assert new.any()
     for norm, filters in learner.net.graph.norms:
         taken, kept = new[filters], before[filters]
@@ -182,7 +182,7 @@ def test_networks_from_timm_keep_the_promises_where_it_is_installed(name: str, t
     loaded = Learner.load(tmp_path / "a.gescl", network=timm.create_model(name, num_classes=0))
     before = [logits(learner, task, index) for index, task in enumerate(shown)]
     assert all(torch.equal(logits(loaded, task, index), before[index]) for index, task in enumerate(shown))
-    free = ~keeper_of(loaded, GesclKeeper).important
+    free = ~strategy_of(loaded, GesclStrategy).important
     assert 0 < int(free.sum()) < len(free)
     overwrite(loaded, free)
     assert all(torch.equal(logits(loaded, task, index), before[index]) for index, task in enumerate(shown))

@@ -10,14 +10,14 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from gescl.methods.method import Lesson
+from gescl.methods.base import TaskContext
 from gescl.networks.multihead import MultiHeadNet
 from gescl.streams.task import Split, Task
 
 Array = npt.NDArray[np.float64]
 
 
-def linear_model(classes: int, images: int) -> tuple[MultiHeadNet, Lesson, Array]:
+def linear_model(classes: int, images: int) -> tuple[MultiHeadNet, TaskContext, Array]:
     """The network, a task of random images for it, and what its trunk sees, a row an image."""
     draw = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (images, 1, 2, 3), dtype=torch.uint8, generator=draw)
@@ -31,8 +31,8 @@ def linear_model(classes: int, images: int) -> tuple[MultiHeadNet, Lesson, Array
     nn.init.zeros_(head.bias)
     split = Split(pixels, labels)
     task = Task("t", tuple(map(str, range(classes))), split, split)
-    lesson = Lesson(0, task, 0, 32, [(0, split)], [(0, split)])
-    return net, lesson, ((pixels.double() - 120) / 70).flatten(1).numpy()
+    context = TaskContext(0, task, 0, 32, [(0, split)], [(0, split)])
+    return net, context, ((pixels.double() - 120) / 70).flatten(1).numpy()
 
 
 def outputs(net: MultiHeadNet, seen: Array) -> Array:

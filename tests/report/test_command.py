@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gescl import Experiment, Recipe, demo, load_recipe
+from gescl import Experiment, Recipe, load_recipe
+from gescl.paper import demo
 from gescl.report import writer
 from gescl.report.curves import draw_first_task
 

@@ -11,7 +11,7 @@ import pytest
 
 from gescl import DataError, Experiment, load_recipe
 from gescl.report import write_report
-from gescl.report.parts import read_events, read_kernels, read_samples
+from gescl.report.run_files import read_events, read_kernels, read_samples
 from gescl.report.runs import read_runs
 
 from .made import write_run

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from .archives import WHOLE
-from .server import Site, serving
+from .files.archives import WHOLE
+from .files.server import Site, serving
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from gescl.errors import DataError, UsageError
-from gescl.streams import imagefiles, load_stream
+from gescl.streams import load_stream
+from gescl.streams.files import images as imagefiles
 from gescl.streams.folder import folder_stream, folder_task
 
 from .gears import GREYS, gears, save

@@ -2,6 +2,7 @@
 
 from ..errors import UsageError, unknown
 from .ags import AgsCl
+from .base import Capacity, Method, Strategy, TaskContext
 from .ewc import Ewc
 from .finetune import Finetune
 from .frozen import Frozen
@@ -10,7 +11,6 @@ from .hat import Hat
 from .joint import Joint
 from .lwf import Lwf
 from .mas import Mas
-from .method import Capacity, Keeper, Lesson, Method
 from .si import Si
 
 METHODS: dict[str, type[Method]] = {
@@ -35,11 +35,11 @@ __all__ = [
     "Gescl",
     "Hat",
     "Joint",
-    "Keeper",
-    "Lesson",
     "Lwf",
     "Mas",
     "Method",
     "Si",
+    "Strategy",
+    "TaskContext",
     "method_class",
 ]

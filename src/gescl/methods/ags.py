@@ -14,9 +14,9 @@ from torch import Tensor
 
 from ..maths.prox import plasticity_prox, stability_prox
 from ..networks.multihead import MultiHeadNet
-from .filterwise import FilterKeeper, Plan, activation_moments
-from .method import Lesson, Method
-from .statistics import Following
+from .base import Method, TaskContext
+from .batch_norm import Following
+from .filterwise import FilterwiseStrategy, LayerPlan, activation_moments
 
 
 class AgsCl(Method):
@@ -36,32 +36,32 @@ class AgsCl(Method):
         "them as they are)",
     )
 
-    def keeper(self, net: MultiHeadNet) -> AgsClKeeper:
-        return AgsClKeeper(self, net)
+    def strategy(self, net: MultiHeadNet) -> AgsClStrategy:
+        return AgsClStrategy(self, net)
 
 
-class AgsClKeeper(FilterKeeper[AgsCl]):
-    def begin_task(self, lesson: Lesson) -> None:
+class AgsClStrategy(FilterwiseStrategy[AgsCl]):
+    def begin_task(self, context: TaskContext) -> None:
         self.find_frozen()
         self.plan(lambda layer: self.strength[layer.slice])
-        self.statistics = Following(self.net, lesson)
+        self.statistics = Following(self.net, context)
 
-    def end_epoch(self, lesson: Lesson) -> None:
-        self.prox_after_epoch(lesson)
+    def end_epoch(self, context: TaskContext) -> None:
+        self.prox_after_epoch(context)
 
-    def hold(self, rows: Tensor, plan: Plan, lr: float) -> Tensor:
+    def hold(self, rows: Tensor, plan: LayerPlan, lr: float) -> Tensor:
         """w ← w_old + (1 − αλω/‖w − w_old‖)₊ (w − w_old)."""
         return stability_prox(rows, plan.anchor, lr * self.method.lam * plan.strength)
 
-    def shrink(self, rows: Tensor, plan: Plan, lr: float) -> Tensor:
+    def shrink(self, rows: Tensor, plan: LayerPlan, lr: float) -> Tensor:
         """w ← (1 − αμ/‖w‖)₊ w."""
         return plasticity_prox(rows, group=lr * self.method.mu, exclusive=0.0)
 
     @torch.no_grad()
-    def end_task(self, lesson: Lesson) -> None:
+    def end_task(self, context: TaskContext) -> None:
         """ω ← ηω + mean activation; important is what has ω > 0."""
-        self.let_statistics_follow(lesson)
-        ((head, split),) = lesson.train
+        self.let_statistics_follow(context)
+        ((head, split),) = context.train
         mean = activation_moments(self.net, head, split)[0].float()
-        self.mark(mean, mean > 0, self.method.eta)
-        self.release(lesson, self.method.rho)
+        self.update_importance(mean, mean > 0, self.method.eta)
+        self.redraw_free(context, self.method.rho)

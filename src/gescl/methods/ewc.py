@@ -16,11 +16,11 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
-from ..batches import moved
+from ..batches import to_device
 from ..networks.multihead import MultiHeadNet
 from ..randomness import generator
-from .method import Lesson, Method
-from .quadratic import QuadraticKeeper, mean_per_image
+from .base import Method, TaskContext
+from .quadratic import QuadraticStrategy, mean_per_image
 
 #: Images whose mean gradient common code squares; published values of λ belong to it.
 PUBLISHED_BATCH = 20
@@ -39,24 +39,24 @@ class Ewc(Method):
         "the squared mean gradient of batches of 20, as common code has it (for published λ)",
     )
 
-    def keeper(self, net: MultiHeadNet) -> EwcKeeper:
-        return EwcKeeper(self, net)
+    def strategy(self, net: MultiHeadNet) -> EwcStrategy:
+        return EwcStrategy(self, net)
 
 
-class EwcKeeper(QuadraticKeeper[Ewc]):
+class EwcStrategy(QuadraticStrategy[Ewc]):
     @property
     def pull(self) -> float:
         return self.method.lam  # λ/2 Σ F (θ − θ*)²
 
-    def end_task(self, lesson: Lesson) -> None:
-        fisher = self._of_batches(lesson) if self.method.fisher == "batch" else self._of_images(lesson)
+    def end_task(self, context: TaskContext) -> None:
+        fisher = self._of_batches(context) if self.method.fisher == "batch" else self._of_images(context)
         for name, new in fisher.items():  # the running mean over tasks
-            self.importance[name] = torch.lerp(self.importance[name], new, 1 / (lesson.index + 1))
+            self.importance[name] = torch.lerp(self.importance[name], new, 1 / (context.index + 1))
 
-    def _of_images(self, lesson: Lesson) -> dict[str, Tensor]:
+    def _of_images(self, context: TaskContext) -> dict[str, Tensor]:
         """E over images of (∂ log p(y|x) / ∂θ)²."""
-        ((head, split),) = lesson.train
-        draw = generator(lesson.seed, lesson.index, "fisher labels")
+        ((head, split),) = context.train
+        draw = generator(context.seed, context.index, "fisher labels")
 
         def surprise(logits: Tensor, labels: Tensor) -> Tensor:
             if self.method.fisher == "sampled":
@@ -66,15 +66,15 @@ class EwcKeeper(QuadraticKeeper[Ewc]):
 
         return mean_per_image(self.net, head, split, surprise, power=2)
 
-    def _of_batches(self, lesson: Lesson) -> dict[str, Tensor]:
+    def _of_batches(self, context: TaskContext) -> dict[str, Tensor]:
         """The mean over batches of the squared gradient of a batch's mean loss. Not a Fisher information."""
-        ((head, split),) = lesson.train
+        ((head, split),) = context.train
         self.net.eval()
-        draw = generator(lesson.seed, lesson.index, "fisher batches")
+        draw = generator(context.seed, context.index, "fisher batches")
         order = torch.randperm(len(split), generator=draw)  # classes must mix, however the images are stored
         total = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
         for start in range(0, len(order), PUBLISHED_BATCH):
-            batch = moved(split[order[start : start + PUBLISHED_BATCH]], self.net.mean.device)
+            batch = to_device(split[order[start : start + PUBLISHED_BATCH]], self.net.mean.device)
             loss = F.cross_entropy(self.net(batch.images, head), batch.labels)
             gradients = torch.autograd.grad(loss, list(self.parameters.values()), materialize_grads=True)
             for sum_, gradient in zip(total.values(), gradients, strict=True):

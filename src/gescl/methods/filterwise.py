@@ -17,12 +17,12 @@ from torch import Tensor
 
 from ..errors import UsageError
 from ..maths.moments import RunningMoments
-from ..networks.filters import FilterLayer
+from ..networks.filters.graph import FilterLayer
 from ..networks.multihead import MultiHeadNet
 from ..randomness import generator, seeded
 from ..streams.task import Split
-from .method import Capacity, Keeper, Lesson, Method
-from .statistics import Following, estimate_statistics
+from .base import Capacity, Method, Strategy, TaskContext
+from .batch_norm import Following, estimate_statistics
 
 log = logging.getLogger("gescl")
 
@@ -30,7 +30,7 @@ M = TypeVar("M", bound=Method)
 
 
 @dataclass(frozen=True)
-class Plan:
+class LayerPlan:
     """What the prox does to one layer while a task is learned."""
 
     number: int
@@ -41,7 +41,7 @@ class Plan:
     free: Tensor
 
 
-class FilterKeeper(Keeper[M]):
+class FilterwiseStrategy(Strategy[M]):
     """Importance and mask of filters, the prox and the zero-freeze while a task is learned, and the redraw after it.
 
     A method says how filters are held and shrunk, and when.
@@ -72,47 +72,47 @@ class FilterKeeper(Keeper[M]):
             important = self.important[layer.slice]
             held, free = important.nonzero().squeeze(1), (~important).nonzero().squeeze(1)
             anchor = layer.matrix()[held]  # section 4: the anchor is what stands now
-            self._plans.append(Plan(number, layer, held, anchor, strength(layer)[held], free))
+            self._plans.append(LayerPlan(number, layer, held, anchor, strength(layer)[held], free))
         self._dead = torch.cat([~layer.matrix().any(dim=1) for layer in self.net.graph.layers])
 
-    def let_statistics_follow(self, lesson: Lesson) -> None:
+    def let_statistics_follow(self, context: TaskContext) -> None:
         """After a task: old tasks' batch-norm statistics go with the important filters that moved."""
-        fixed = self.fixed(lesson)
-        self.statistics.follow(lesson, self.important if fixed is None else self.important & ~fixed)
+        fixed = self.fixed(context)
+        self.statistics.follow(context, self.important if fixed is None else self.important & ~fixed)
 
-    def hold(self, rows: Tensor, plan: Plan, lr: float) -> Tensor:
+    def hold(self, rows: Tensor, plan: LayerPlan, lr: float) -> Tensor:
         """The important filters of a layer after the prox of the stability term."""
         raise NotImplementedError
 
-    def shrink(self, rows: Tensor, plan: Plan, lr: float) -> Tensor:
+    def shrink(self, rows: Tensor, plan: LayerPlan, lr: float) -> Tensor:
         """The free filters of a layer after the prox of the plasticity term."""
         raise NotImplementedError
 
     @torch.no_grad()
-    def prox(self, lesson: Lesson) -> None:
+    def prox(self, context: TaskContext) -> None:
         """The proximal step of the regulariser, α being the learning rate (section 3)."""
         for plan in self._plans:
             matrix = plan.layer.matrix()
             if len(plan.held):
-                matrix[plan.held] = self.hold(matrix[plan.held], plan, lesson.lr)
+                matrix[plan.held] = self.hold(matrix[plan.held], plan, context.lr)
             if len(plan.free):
-                matrix[plan.free] = self.shrink(matrix[plan.free], plan, lesson.lr)
+                matrix[plan.free] = self.shrink(matrix[plan.free], plan, context.lr)
             plan.layer.assign(matrix)
-            self._settle_dead(plan.layer, matrix, lesson)
+            self._settle_dead(plan.layer, matrix, context)
 
-    def prox_after_epoch(self, lesson: Lesson) -> None:
+    def prox_after_epoch(self, context: TaskContext) -> None:
         """One prox for a whole epoch moves weights far: batch-norm statistics have to follow before validation."""
-        self.prox(lesson)
-        estimate_statistics(self.net, lesson)
+        self.prox(context)
+        estimate_statistics(self.net, context)
 
-    def _settle_dead(self, layer: FilterLayer, matrix: Tensor, lesson: Lesson) -> None:
+    def _settle_dead(self, layer: FilterLayer, matrix: Tensor, context: TaskContext) -> None:
         """A filter at zero has no gradient, yet the optimiser's moments would bring it back (section 3.5)."""
         dead = ~matrix.any(dim=1)
         self._dead[layer.slice] = dead
         for rows in layer.rows:
-            lesson.clear_moments(rows.parameter, rows.spread(dead))
+            context.clear_moments(rows.parameter, rows.spread(dead))
 
-    def after_step(self, lesson: Lesson) -> None:
+    def after_step(self, context: TaskContext) -> None:
         if not self.net.graph.rests_at_zero:
             self.net.graph.erase(self._dead)
         self.zero_freeze()
@@ -132,7 +132,7 @@ class FilterKeeper(Keeper[M]):
         for weight, keep in self._frozen:
             weight.mul_(keep)
 
-    def mark(self, importance: Tensor, active: Tensor, decay: float) -> None:
+    def update_importance(self, importance: Tensor, active: Tensor, decay: float) -> None:
         """Add a task's importance to the past's (Eq. 20) and its active filters to the important ones.
 
         The mask only grows. A filter without a path of non-zero weights to any head stays free: it serves nobody.
@@ -149,22 +149,22 @@ class FilterKeeper(Keeper[M]):
             if name not in already_full:
                 log.warning("layer %s has no free filter left; later tasks share its %d important ones", name, size)
 
-    def release(self, lesson: Lesson, fraction: float) -> None:
+    def redraw_free(self, context: TaskContext, fraction: float) -> None:
         """Redraw a fraction of the free filters, set the others to zero, and cut what leaves either."""
         graph = self.net.graph
         free = ~self.important
         chosen = torch.zeros_like(free)
-        draw = generator(lesson.seed, lesson.index, "free filters")
+        draw = generator(context.seed, context.index, "free filters")
         for layer in graph.layers:
             candidates = free[layer.slice].nonzero().squeeze(1).cpu()
             lot = candidates[torch.randperm(len(candidates), generator=draw)]
             chosen[layer.slice.start + lot[: round(fraction * len(lot))]] = True
-        with seeded(lesson.seed, lesson.index, "redraw"):
+        with seeded(context.seed, context.index, "redraw"):
             graph.redraw(chosen)
         self.redrawn = chosen
         self.strength = self.strength.masked_fill(free, 0.0)  # what comes of them has no past
         graph.erase(free & ~chosen)
-        graph.cut_outlets(free, self.net.head(lesson.index), spared=chosen)
+        graph.cut_outlets(free, self.net.head(context.index), spared=chosen)
 
     def state(self) -> dict[str, Tensor]:
         return {"strength": self.strength, "important": self.important}

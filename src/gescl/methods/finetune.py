@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ..networks.multihead import MultiHeadNet
-from .method import Keeper, Method
+from .base import Method, Strategy
 
 
 class Finetune(Method):
@@ -13,5 +13,5 @@ class Finetune(Method):
 
     name: ClassVar[str] = "finetune"
 
-    def keeper(self, net: MultiHeadNet) -> Keeper[Finetune]:
-        return Keeper(self, net)
+    def strategy(self, net: MultiHeadNet) -> Strategy[Finetune]:
+        return Strategy(self, net)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..networks.multihead import MultiHeadNet
-from .method import Keeper, Lesson, Method
+from .base import Method, Strategy, TaskContext
 
 
 class Frozen(Method):
@@ -19,10 +19,10 @@ class Frozen(Method):
 
     name: ClassVar[str] = "frozen"
 
-    def keeper(self, net: MultiHeadNet) -> FrozenKeeper:
-        return FrozenKeeper(self, net)
+    def strategy(self, net: MultiHeadNet) -> FrozenStrategy:
+        return FrozenStrategy(self, net)
 
 
-class FrozenKeeper(Keeper[Frozen]):
-    def fixed(self, lesson: Lesson) -> Tensor:
-        return torch.full((self.net.graph.size,), lesson.index > 0)
+class FrozenStrategy(Strategy[Frozen]):
+    def fixed(self, context: TaskContext) -> Tensor:
+        return torch.full((self.net.graph.size,), context.index > 0)

@@ -15,12 +15,12 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from ..maths.prox import linearised_plasticity, linearised_stability, plasticity_prox, stability_prox
-from ..networks.filters import FilterLayer
+from ..networks.filters.graph import FilterLayer
 from ..networks.multihead import MultiHeadNet
-from .filterwise import FilterKeeper, Plan, activation_moments
-from .method import Lesson, Method
-from .recall import Recall
-from .statistics import Following
+from .base import Method, TaskContext
+from .batch_norm import Following
+from .distillation import Distillation
+from .filterwise import FilterwiseStrategy, LayerPlan, activation_moments
 
 #: An important filter is held at least with this fraction of its layer's mean strength, so that ν = 0 or a constant
 #: map does not leave it unprotected.
@@ -90,28 +90,28 @@ class Gescl(Method):
         """Group sparsity's share in a layer: 1 in the first, `psi_min` in the last (section 5)."""
         return 1 - (1 - self.psi_min) * layer / (layers - 1) if layers > 1 else 1.0
 
-    def keeper(self, net: MultiHeadNet) -> GesclKeeper:
-        return GesclKeeper(self, net)
+    def strategy(self, net: MultiHeadNet) -> GesclStrategy:
+        return GesclStrategy(self, net)
 
 
-class GesclKeeper(FilterKeeper[Gescl]):
-    recall: Recall | None = None
+class GesclStrategy(FilterwiseStrategy[Gescl]):
+    recall: Distillation | None = None
 
-    def begin_task(self, lesson: Lesson) -> None:
+    def begin_task(self, context: TaskContext) -> None:
         if self.method.zero_freeze:
             self.find_frozen()
         self.plan(self._strength)
-        self.statistics = Following(self.net, lesson)
+        self.statistics = Following(self.net, context)
         if math.isinf(self.method.mu_s):  # what is all fixed gets no gradient, and need not be put back
             self._plans = [plan for plan in self._plans if len(plan.free)]
-        moves = self.fixed(lesson) is None  # else old heads' answers cannot change
-        self.recall = Recall(self.net, lesson) if lesson.index and self.method.recall and moves else None
+        moves = self.fixed(context) is None  # else old heads' answers cannot change
+        self.recall = Distillation(self.net, context) if context.index and self.method.recall and moves else None
 
-    def fixed(self, lesson: Lesson) -> Tensor | None:
+    def fixed(self, context: TaskContext) -> Tensor | None:
         return self.important if math.isinf(self.method.mu_s) else None
 
-    def penalty(self, lesson: Lesson) -> Tensor | None:
-        return None if self.recall is None else self.method.recall * self.recall.departure(lesson)
+    def penalty(self, context: TaskContext) -> Tensor | None:
+        return None if self.recall is None else self.method.recall * self.recall.loss(context)
 
     def _strength(self, layer: FilterLayer) -> Tensor:
         """How strongly the filters of a layer are held: Γ̂ of Eq. 4, never quite zero for an important one."""
@@ -124,18 +124,18 @@ class GesclKeeper(FilterKeeper[Gescl]):
         strength = strength.clamp_min(LEAST_STRENGTH * mean)
         return strength / mean if self.method.importance_scale == "layer_mean" else strength
 
-    def after_step(self, lesson: Lesson) -> None:
-        super().after_step(lesson)
+    def after_step(self, context: TaskContext) -> None:
+        super().after_step(context)
         if self.method.every == "step":
-            self.prox(lesson)
+            self.prox(context)
         elif math.isinf(self.method.mu_s):
             self._put_back()
 
-    def end_epoch(self, lesson: Lesson) -> None:
+    def end_epoch(self, context: TaskContext) -> None:
         if self.method.every == "epoch":
-            self.prox_after_epoch(lesson)
+            self.prox_after_epoch(context)
 
-    def hold(self, rows: Tensor, plan: Plan, lr: float) -> Tensor:
+    def hold(self, rows: Tensor, plan: LayerPlan, lr: float) -> Tensor:
         """Eq. 16."""
         if self.method.mu_s == 0:
             return rows
@@ -144,7 +144,7 @@ class GesclKeeper(FilterKeeper[Gescl]):
         stability = linearised_stability if self.method.prox == "linearised" else stability_prox
         return stability(rows, plan.anchor, lr * self.method.mu_s * plan.strength)
 
-    def shrink(self, rows: Tensor, plan: Plan, lr: float) -> Tensor:
+    def shrink(self, rows: Tensor, plan: LayerPlan, lr: float) -> Tensor:
         """Eq. 17."""
         if self.method.mu_p == 0:
             return rows
@@ -168,15 +168,15 @@ class GesclKeeper(FilterKeeper[Gescl]):
             plan.layer.assign(matrix)
 
     @torch.no_grad()
-    def end_task(self, lesson: Lesson) -> None:
+    def end_task(self, context: TaskContext) -> None:
         self.recall = None  # the images are gone, and so is what was said of them
-        self.let_statistics_follow(lesson)
-        ((head, split),) = lesson.train
+        self.let_statistics_follow(context)
+        ((head, split),) = context.train
         mean, std = activation_moments(self.net, head, split)
         measured = mean if self.method.importance == "mean" else std
         largest = torch.cat([part.amax().expand(len(part)) for part in self.net.graph.per_layer(measured)])
         constant = (std == 0) & (mean != 0)  # removing such a filter would change outputs
         active = (measured > self.method.tolerance * largest) | constant
-        self.mark(measured.float(), active, self.method.nu)
+        self.update_importance(measured.float(), active, self.method.nu)
         if self.method.redraw:
-            self.release(lesson, self.method.redraw_fraction)
+            self.redraw_free(context, self.method.redraw_fraction)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..networks.multihead import MultiHeadNet
 from ..randomness import generator
-from .method import Capacity, Keeper, Lesson, Method
+from .base import Capacity, Method, Strategy, TaskContext
 
 #: Bounds of the authors' code: on s·e within cosh, and on the embedding itself.
 COSH_BOUND = 50.0
@@ -46,8 +46,8 @@ class Hat(Method):
         "1 is their method with SGD",
     )
 
-    def keeper(self, net: MultiHeadNet) -> HatKeeper:
-        return HatKeeper(self, net)
+    def strategy(self, net: MultiHeadNet) -> HatStrategy:
+        return HatStrategy(self, net)
 
 
 def annealed(progress: float, s_max: float) -> float:
@@ -64,17 +64,17 @@ def compensation(embedding: Tensor, s: float, s_max: float) -> Tensor:
     return s_max / s * steep / (torch.cosh(embedding) + 1)
 
 
-class HatKeeper(Keeper[Hat]):
+class HatStrategy(Strategy[Hat]):
     def __init__(self, method: Hat, net: MultiHeadNet) -> None:
         super().__init__(method, net)
         #: Per filter the largest gate of the tasks so far: m_prev.
         self.used = torch.zeros(net.graph.size, device=net.mean.device)
         self.last_gate = torch.zeros_like(self.used)
 
-    def begin_task(self, lesson: Lesson) -> None:
-        draw = generator(lesson.seed, lesson.index, "embedding")
+    def begin_task(self, context: TaskContext) -> None:
+        draw = generator(context.seed, context.index, "embedding")
         self.embedding = nn.Parameter(torch.randn(self.net.graph.size, generator=draw).to(self.used.device))
-        lesson.own_parameters.append(self.embedding)
+        context.own_parameters.append(self.embedding)
         unused = 1 - self.used
         self._price = unused / unused.sum().clamp_min(1.0)
         self._held = self._holds()
@@ -92,30 +92,30 @@ class HatKeeper(Keeper[Hat]):
                     holds[rows.parameter] = holds.get(rows.parameter, torch.zeros_like(hold)) + hold
         return [(parameter, hold) for parameter, hold in holds.items() if hold.any()]
 
-    def begin_step(self, lesson: Lesson, progress: float) -> None:
+    def begin_step(self, context: TaskContext, progress: float) -> None:
         self._s = annealed(progress, self.method.s_max)
-        self.net.gates[lesson.index] = torch.sigmoid(self._s * self.embedding)
+        self.net.gates[context.index] = torch.sigmoid(self._s * self.embedding)
 
-    def penalty(self, lesson: Lesson) -> Tensor:
+    def penalty(self, context: TaskContext) -> Tensor:
         """λ Σ m (1 − m_prev) / Σ (1 − m_prev) (their Eq. 6)."""
-        return self.method.lam * (self.net.gates[lesson.index] @ self._price)
+        return self.method.lam * (self.net.gates[context.index] @ self._price)
 
     @torch.no_grad()
-    def after_backward(self, lesson: Lesson) -> None:
+    def after_backward(self, context: TaskContext) -> None:
         assert self.embedding.grad is not None
         self.embedding.grad *= compensation(self.embedding, self._s, self.method.s_max)
         self._before = [parameter.clone() for parameter, _ in self._held]
         self._embedding_before = self.embedding.clone()
 
     @torch.no_grad()
-    def after_step(self, lesson: Lesson) -> None:
+    def after_step(self, context: TaskContext) -> None:
         for (parameter, hold), before in zip(self._held, self._before, strict=True):
             parameter.lerp_(before, hold)  # a hold of 1 gives back `before` exactly
         self.embedding.add_(self.embedding - self._embedding_before, alpha=self.method.embedding_rate - 1)
         self.embedding.clamp_(-EMBEDDING_BOUND, EMBEDDING_BOUND)
 
-    def end_epoch(self, lesson: Lesson) -> None:
-        self.net.gates[lesson.index] = self._settled()  # what is validated is what will be used
+    def end_epoch(self, context: TaskContext) -> None:
+        self.net.gates[context.index] = self._settled()  # what is validated is what will be used
 
     @torch.no_grad()
     def _settled(self) -> Tensor:
@@ -123,8 +123,8 @@ class HatKeeper(Keeper[Hat]):
         gate = torch.sigmoid(self.method.s_max * self.embedding)
         return gate.round() if self.method.gates == "hard" else gate
 
-    def end_task(self, lesson: Lesson) -> None:
-        self.last_gate = self.net.gates[lesson.index] = self._settled()
+    def end_task(self, context: TaskContext) -> None:
+        self.last_gate = self.net.gates[context.index] = self._settled()
         self.used = torch.maximum(self.used, self.last_gate)
 
     def state(self) -> dict[str, Tensor]:

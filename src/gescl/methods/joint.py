@@ -12,7 +12,7 @@ from pydantic import Field
 from ..errors import UsageError
 from ..networks.multihead import MultiHeadNet
 from ..streams.task import Task
-from .method import Keeper, Lesson, Method
+from .base import Method, Strategy, TaskContext
 
 
 class Joint(Method):
@@ -26,28 +26,28 @@ class Joint(Method):
         "of the stream for a fraction of the time; accuracies before it are null",
     )
 
-    def keeper(self, net: MultiHeadNet) -> JointKeeper:
-        return JointKeeper(self, net)
+    def strategy(self, net: MultiHeadNet) -> JointStrategy:
+        return JointStrategy(self, net)
 
 
-class JointKeeper(Keeper[Joint]):
+class JointStrategy(Strategy[Joint]):
     def __init__(self, method: Joint, net: MultiHeadNet) -> None:
         super().__init__(method, net)
         net.shared_statistics = True
         self._seen: dict[int, Task] = {}
 
-    def begin_task(self, lesson: Lesson) -> None:
-        seen = {head: task for head, task in self._seen.items() if head < lesson.index}  # not a task that failed
-        if len(seen) < lesson.index:
-            seen = dict(enumerate(lesson.earlier))
-        if len(seen) < lesson.index:
+    def begin_task(self, context: TaskContext) -> None:
+        seen = {head: task for head, task in self._seen.items() if head < context.index}  # not a task that failed
+        if len(seen) < context.index:
+            seen = dict(enumerate(context.earlier))
+        if len(seen) < context.index:
             raise UsageError(
-                f"joint learns task {lesson.task.name!r} together with the {lesson.index} before it and needs their "
+                f"joint learns task {context.task.name!r} together with the {context.index} before it and needs their "
                 "images again: learner.learn(task, earlier=[…])"
             )
         self._seen = seen
-        lesson.train = [*((head, task.train) for head, task in seen.items()), *lesson.train]
-        lesson.val = [*((head, task.val) for head, task in seen.items()), *lesson.val]
+        context.train = [*((head, task.train) for head, task in seen.items()), *context.train]
+        context.val = [*((head, task.val) for head, task in seen.items()), *context.val]
 
-    def end_task(self, lesson: Lesson) -> None:
-        self._seen[lesson.index] = lesson.task
+    def end_task(self, context: TaskContext) -> None:
+        self._seen[context.index] = context.task

@@ -13,9 +13,9 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from ..networks.multihead import MultiHeadNet
-from .method import Keeper, Lesson, Method
-from .recall import Recall
-from .statistics import Following
+from .base import Method, Strategy, TaskContext
+from .batch_norm import Following
+from .distillation import Distillation
 
 
 class Lwf(Method):
@@ -25,21 +25,21 @@ class Lwf(Method):
 
     lam: NonNegativeFloat = Field(1.0, description="λ: what it costs when old heads' answers to the new images move")
 
-    def keeper(self, net: MultiHeadNet) -> LwfKeeper:
-        return LwfKeeper(self, net)
+    def strategy(self, net: MultiHeadNet) -> LwfStrategy:
+        return LwfStrategy(self, net)
 
 
-class LwfKeeper(Keeper[Lwf]):
-    recall: Recall | None = None
+class LwfStrategy(Strategy[Lwf]):
+    recall: Distillation | None = None
 
-    def begin_task(self, lesson: Lesson) -> None:
-        self.statistics = Following(self.net, lesson)
-        self.recall = Recall(self.net, lesson) if lesson.index and self.method.lam else None
+    def begin_task(self, context: TaskContext) -> None:
+        self.statistics = Following(self.net, context)
+        self.recall = Distillation(self.net, context) if context.index and self.method.lam else None
 
-    def penalty(self, lesson: Lesson) -> Tensor | None:
-        return None if self.recall is None else self.method.lam * self.recall.departure(lesson)
+    def penalty(self, context: TaskContext) -> Tensor | None:
+        return None if self.recall is None else self.method.lam * self.recall.loss(context)
 
-    def end_task(self, lesson: Lesson) -> None:
+    def end_task(self, context: TaskContext) -> None:
         self.recall = None  # the images are gone, and so is what was said of them
         everywhere = torch.ones(self.net.graph.size, dtype=torch.bool, device=self.net.mean.device)
-        self.statistics.follow(lesson, everywhere)
+        self.statistics.follow(context, everywhere)

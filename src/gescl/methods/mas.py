@@ -12,8 +12,8 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from ..networks.multihead import MultiHeadNet
-from .method import Lesson, Method
-from .quadratic import QuadraticKeeper, mean_per_image
+from .base import Method, TaskContext
+from .quadratic import QuadraticStrategy, mean_per_image
 
 
 class Mas(Method):
@@ -23,18 +23,18 @@ class Mas(Method):
 
     lam: NonNegativeFloat = Field(1.0, description="λ: how strongly weights are held")
 
-    def keeper(self, net: MultiHeadNet) -> MasKeeper:
-        return MasKeeper(self, net)
+    def strategy(self, net: MultiHeadNet) -> MasStrategy:
+        return MasStrategy(self, net)
 
 
-class MasKeeper(QuadraticKeeper[Mas]):
+class MasStrategy(QuadraticStrategy[Mas]):
     @property
     def pull(self) -> float:
         return self.method.lam  # λ/2 Σ Ω (θ − θ*)²
 
-    def end_task(self, lesson: Lesson) -> None:
+    def end_task(self, context: TaskContext) -> None:
         """Ω += the mean over images of |∂‖f(x)‖₂² / ∂θ|, f being the logits (their Eq. 2)."""
-        ((head, split),) = lesson.train
+        ((head, split),) = context.train
 
         def squared_length(logits: Tensor, _: Tensor) -> Tensor:
             return logits.square().sum(1)

@@ -13,11 +13,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from ..batches import moved
+from ..batches import to_device
 from ..maths.fisher import Power, per_sample_sums
 from ..networks.multihead import MultiHeadNet
 from ..streams.task import Split
-from .method import Keeper, Lesson, Method
+from .base import Method, Strategy, TaskContext
 
 M = TypeVar("M", bound=Method)
 
@@ -25,7 +25,7 @@ M = TypeVar("M", bound=Method)
 Losses = Callable[[Tensor, Tensor], Tensor]
 
 
-class QuadraticKeeper(Keeper[M]):
+class QuadraticStrategy(Strategy[M]):
     """Ω of every weight, and the pull towards θ* while a task is learned. A method says how Ω grows in `end_task`."""
 
     def __init__(self, method: M, net: MultiHeadNet) -> None:
@@ -38,12 +38,12 @@ class QuadraticKeeper(Keeper[M]):
         """The factor before Ω (θ − θ*) in the gradient."""
         raise NotImplementedError
 
-    def begin_task(self, lesson: Lesson) -> None:
+    def begin_task(self, context: TaskContext) -> None:
         self._anchor = {name: p.detach().clone() for name, p in self.parameters.items()}
 
     @torch.no_grad()
-    def after_backward(self, lesson: Lesson) -> None:
-        if self.pull == 0 or lesson.index == 0:  # without a past there is nothing to hold
+    def after_backward(self, context: TaskContext) -> None:
+        if self.pull == 0 or context.index == 0:  # without a past there is nothing to hold
             return
         gradients = {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
         away = torch._foreach_sub([self.parameters[n] for n in gradients], [self._anchor[n] for n in gradients])
@@ -75,7 +75,7 @@ def mean_per_image(
     net.eval()
     total: dict[str, Tensor] = {}
     for start in range(0, len(split), batch_size):
-        batch = moved(split[slice(start, start + batch_size)], net.mean.device)
+        batch = to_device(split[slice(start, start + batch_size)], net.mean.device)
 
         def run(batch: Split = batch) -> Tensor:
             return losses(net(batch.images, task), batch.labels)

@@ -12,8 +12,8 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from ..networks.multihead import MultiHeadNet
-from .method import Lesson, Method
-from .quadratic import QuadraticKeeper
+from .base import Method, TaskContext
+from .quadratic import QuadraticStrategy
 
 
 class Si(Method):
@@ -26,33 +26,33 @@ class Si(Method):
         0.1, description="ξ: bounds the importance of weights that hardly moved (Eq. 5); 0.1 is common code's"
     )
 
-    def keeper(self, net: MultiHeadNet) -> SiKeeper:
-        return SiKeeper(self, net)
+    def strategy(self, net: MultiHeadNet) -> SiStrategy:
+        return SiStrategy(self, net)
 
 
-class SiKeeper(QuadraticKeeper[Si]):
+class SiStrategy(QuadraticStrategy[Si]):
     @property
     def pull(self) -> float:
         return 2 * self.method.c  # c Σ Ω (θ − θ*)², Eq. 4
 
-    def begin_task(self, lesson: Lesson) -> None:
-        super().begin_task(lesson)
+    def begin_task(self, context: TaskContext) -> None:
+        super().begin_task(context)
         self.path = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
-        lesson.followers += self.path.values()  # the way to the best weights, not beyond
+        context.followers += self.path.values()  # the way to the best weights, not beyond
 
     @torch.no_grad()
-    def after_backward(self, lesson: Lesson) -> None:
+    def after_backward(self, context: TaskContext) -> None:
         # Before the pull is added: a weight that is held back has not thereby become more important.
         self._step = {name: (p.grad.clone(), p.clone()) for name, p in self.parameters.items() if p.grad is not None}
-        super().after_backward(lesson)
+        super().after_backward(context)
 
     @torch.no_grad()
-    def after_step(self, lesson: Lesson) -> None:
+    def after_step(self, context: TaskContext) -> None:
         for name, (gradient, before) in self._step.items():
             self.path[name].addcmul_(gradient, self.parameters[name] - before, value=-1)  # w, Eq. 3
 
     @torch.no_grad()
-    def end_task(self, lesson: Lesson) -> None:
+    def end_task(self, context: TaskContext) -> None:
         for name, p in self.parameters.items():
             moved = p - self._anchor[name]
             self.importance[name] = self.importance[name] + self.path[name].relu() / (moved.square() + self.method.xi)

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..errors import UsageError, unknown
 from .dropout import ByteDropout
-from .foreign import timm_trunk
+from .external import timm_trunk
 from .resnet import resnet18, resnet20
 
 Shape = tuple[int, int, int]

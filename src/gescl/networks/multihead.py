@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ..errors import UsageError
 from .cnn import Shape
-from .filters import FilterGraph
-from .operations import BatchNorm
+from .filters.graph import FilterGraph
+from .filters.operations import BatchNorm
 
 FLOATS_PER_VECTOR = 16  # of AVX-512
 #: Where a trunk keeps the hooks that gate its filters.

@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 from .drawing import Drawing
 from .labels import wrapped
-from .parts import first_good, read_events
+from .run_files import first_good, read_events
 from .runs import Group, Run
 from .statistics import mean_over_runs
 from .style import GRID, INK, MUTED, Looks, panels, task_axis

@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from .drawing import Drawing
 from .heat import colour_bar, heat_map
 from .labels import shortened, wrapped
-from .parts import Kernels, first_good, read_events, read_kernels
+from .run_files import Kernels, first_good, read_events, read_kernels
 from .runs import Group
 from .style import Looks, panels
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import sys
+import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,13 +13,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..errors import DataError
-from ..experiment import RESULT_FORMAT
-from .result import Result
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from ..runs.experiment import RESULT_FORMAT
+from ..runs.result import Result
 
 #: A folder with one of these is a run, finished or not.
 MARKS = ("result.json", "recipe.toml", "events.jsonl")

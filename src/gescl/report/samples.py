@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from .drawing import Drawing
 from .labels import shortened
-from .parts import Samples, first_good, read_samples
+from .run_files import Samples, first_good, read_samples
 from .runs import Group
 from .style import Looks, panels
 

@@ -8,7 +8,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from .drawing import Drawing
 from .labels import shortened
-from .parts import Events, first_good, read_events
+from .run_files import Events, first_good, read_events
 from .runs import Group
 from .style import GRID, MUTED, Looks, grid_of, panels
 

@@ -14,10 +14,10 @@ import numpy as np
 from pydantic import Field
 
 from ..errors import DataError, UsageError
-from .catalog import COLLECTED, located
 from .dataset import DataSet, Pixels, sort_into
-from .mapped import New
-from .pickles import as_text, unpickled
+from .files.catalogue import DATA_SETS, require_data
+from .files.memory_map import New
+from .files.pickles import as_text, unpickled
 from .task import StreamOptions, TaskSource, TaskStream
 
 PIXELS = (3, 32, 32)
@@ -62,8 +62,8 @@ def _tasks_of_100(stream: str, options: StreamOptions, seed: int, data: Path | N
 
 
 def _data_set(stream: str, name: str, data: Path | None) -> DataSet:
-    folder = located(stream, data)
-    meta, *files = (folder / file for file in COLLECTED[name].files)
+    folder = require_data(stream, data)
+    meta, *files = (folder / file for file in DATA_SETS[name].files)
     _, key, count = KEYS[name]
     classes = tuple(map(as_text, _list(meta, unpickled(meta), key)))
     if len(classes) != count:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError
-from .mapped import Arrays, New, file_state, mapped
+from .files.memory_map import Arrays, New, file_state, mapped
 from .task import Task, TaskSource
 
 LAYOUT = 1  # part of the cache's key: count it up when the arrays below change

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from ..errors import DataError, UsageError
-from .imagefiles import check_images, decode_into, labelled, not_images, subfolders
+from .files.images import check_images, decode_into, labelled, not_images, subfolders
 from .task import Split, StreamOptions, Task, TaskSource, TaskStream, stratified_split
 
 log = logging.getLogger("gescl")

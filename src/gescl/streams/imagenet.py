@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.progress import Progress
 
 from ..errors import DataError
-from .catalog import located
 from .dataset import DataSet, make_split
-from .imagefiles import check_images, decode_into, image_entries, labelled, subfolders
-from .mapped import New, file_state
+from .files.catalogue import require_data
+from .files.images import check_images, decode_into, image_entries, labelled, subfolders
+from .files.memory_map import New, file_state
 from .task import StreamOptions, TaskStream
 
 CLASSES = 50
@@ -33,7 +33,7 @@ class ImageNet50Options(StreamOptions):
 
 def imagenet_50_stream(options: ImageNet50Options, seed: int, data: Path | None = None) -> TaskStream:
     """Tasks "00-01", "02-03", … "48-49", of classes in the order of their names; `seed` draws the validation split."""
-    root = located("imagenet-50", data) / "imagenet-50"
+    root = require_data("imagenet-50", data) / "imagenet-50"
     classes = _classes(root)
     data_set = DataSet(
         "imagenet-50",

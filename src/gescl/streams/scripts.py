@@ -21,7 +21,7 @@ from pydantic import Field
 
 from ..errors import DataError
 from ..randomness import derived_seed
-from .cache import Tensors, cached
+from .files.cache import Tensors, cached
 from .task import StreamOptions, Task, TaskSource, TaskStream
 
 # Ten characters a task that a person tells apart at 28×28 pixels in any of the fonts, rotated by up to 25°.

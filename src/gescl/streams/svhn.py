@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import DataError
-from .catalog import COLLECTED, located
 from .dataset import DataSet, Labels, Pixels, sort_into
-from .mapped import New
+from .files.catalogue import DATA_SETS, require_data
+from .files.memory_map import New
 from .task import StreamOptions, TaskStream
 
 SHAPE = (32, 32, 3)  # of an image in the file, where the images' number comes last
@@ -24,8 +24,8 @@ class SvhnOptions(StreamOptions):
 
 def svhn_stream(options: SvhnOptions, seed: int, data: Path | None = None) -> TaskStream:
     """Tasks "0-1", "2-3", … "8-9"; `seed` draws the validation split."""
-    folder = located("svhn", data)
-    files = [folder / file for file in COLLECTED["svhn"].files]
+    folder = require_data("svhn", data)
+    files = [folder / file for file in DATA_SETS["svhn"].files]
     data_set = DataSet.of_files("svhn", tuple("0123456789"), files, partial(_make, files))
     sources = data_set.sources(2, lambda digits: f"{digits[0]}-{digits[-1]}", options.val_fraction, seed)
     return TaskStream("svhn", sources).first(options.tasks)

@@ -1,0 +1,61 @@
+"""Distillation: what the old heads said of the new images before they were learned, kept while they are learned.
+
+Images of old tasks are gone, but their heads are not, and the new images show them how far the trunk has moved. It is
+the idea of learning without forgetting (Li and Hoiem 2016): the answers of the old heads are recorded once, before a
+task is learned, and departing from them costs. Nothing is carried from task to task.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from ..networks.multihead import MultiHeadNet
+from ..randomness import generator
+from .base import TaskContext
+
+#: Answers are compared at this softness, so that the order of the unlikely classes counts too; the usual value.
+TEMPERATURE = 2.0
+
+#: At most so many old heads are asked per step, drawn anew each time: the cost does not grow with the tasks.
+HEADS_PER_STEP = 8
+EVERYONE = slice(None)
+
+#: What a class scores that a head does not have: heads are padded to the same number of classes.
+NEVER = -1e9
+
+
+class Distillation:
+    """The recorded answers of all old heads to one task's training images."""
+
+    def __init__(self, net: MultiHeadNet, context: TaskContext, batch_size: int = 256) -> None:
+        ((_, split),) = context.train
+        heads = [net.head(task) for task in range(context.index)]
+        self._weight = pad_sequence([head.weight.detach() for head in heads], batch_first=True)
+        self._bias = pad_sequence([head.bias.detach() for head in heads], batch_first=True, padding_value=NEVER)
+        self._draw = generator(context.seed, context.index, "heads to recall")
+        net.eval()
+        with torch.no_grad():
+            batches = torch.split(split.images, batch_size)
+            answers = [self._ask(net.embed(images.to(net.mean.device), context.index)) for images in batches]
+        #: Log-probabilities, images × heads × classes.
+        self.answers = torch.cat(answers)
+
+    def _ask(self, features: Tensor, heads: Tensor | slice = EVERYONE) -> Tensor:
+        """What heads say, all in one product."""
+        weight, bias = self._weight[heads].flatten(0, 1), self._bias[heads].flatten()
+        logits = F.linear(features, weight, bias).view(len(features), -1, self._bias.shape[1])
+        return F.log_softmax(logits / TEMPERATURE, dim=2)
+
+    def loss(self, context: TaskContext) -> Tensor:
+        """How far the old heads' answers to the batch have moved: Σ over heads of T²·KL(recorded ‖ now).
+
+        Where there are more old heads than are asked per step, the sum is estimated from those asked.
+        """
+        there = len(self._bias)
+        heads = torch.randperm(there, generator=self._draw)[:HEADS_PER_STEP] if there > HEADS_PER_STEP else EVERYONE
+        recorded, now = self.answers[context.batch][:, heads], self._ask(context.features.float(), heads)
+        moved = F.kl_div(now, recorded, reduction="sum", log_target=True) / len(now)
+        return TEMPERATURE**2 * max(1.0, there / HEADS_PER_STEP) * moved

@@ -1,0 +1,101 @@
+"""From nothing to the figures of the paper: tune, run, draw. Each stage goes on where it was stopped.
+
+`OUT/BUDGET/` holds `tuning/` (the sweep's runs, and per method what was tried and chosen), `runs/` (the runs with the
+chosen settings), `report/PLAN/` (figures, tables, a page) and `results.md` (tables beside the published figures).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import DataError
+from ..runs.recipe import load_recipe
+from ..store import write_bytes, write_json
+from ..sweeps.grid import read_grid
+from ..sweeps.local import Cell, Executor
+from ..sweeps.sweep import as_settings, choose, lines, run_cells, sweep_cells
+from .experiments import FIXED, ONE_SEED, PaperExperiment
+
+Tell = Callable[[str], None]
+
+
+def reproduce(
+    plan: PaperExperiment,
+    out: Path,
+    executor: Executor,
+    *,
+    settings: Sequence[str] = (),
+    seeds: Sequence[int] = (0,),
+    tell: Tell,
+) -> Path:
+    """Run a plan to its end and return the folder of its report. Runs that failed are named in an error at the end."""
+    from ..report import write_report  # matplotlib is slow to import, and only needed here
+    from .results_page import results_page
+
+    settings = [*plan.settings, *settings]
+    chosen = tune(plan, out / "tuning", executor, settings, tell)
+    cells = final_cells(plan, chosen, [f"name={plan.name}", *settings], seeds)
+    tell(f"{plan.name}: {len(cells)} runs")
+    outcomes = run_cells(cells, out / "runs", executor, lines(len(cells), tell))
+    failed = [outcome for outcome in outcomes if outcome.error is not None]
+    report = out / "report" / plan.name
+    write_report(out / "runs" / plan.name, report)
+    write_bytes(out / "results.md", results_page(out, "gescl reproduce").encode())
+    if failed:
+        raise DataError(f"{plan.name}: {len(failed)} of {len(cells)} runs failed; the report is without them")
+    return report
+
+
+def tune(
+    plan: PaperExperiment, out: Path, executor: Executor, settings: Sequence[str], tell: Tell
+) -> dict[str, Mapping[str, Any]]:
+    """The setting of every method with the best validation accuracy. A method without a choice is not run here."""
+    grids = read_grid(plan.grid, plan.methods)
+    tried = {method: grid for method, grid in grids.items() if len(grid) > 1}
+    name = plan.grid.stem
+    general = [setting for setting in settings if not setting.startswith("stream.")]  # those are of the stream to run
+    given = [f"name={name}", *general, *plan.tuning_settings]
+    cells = sweep_cells(plan.tuning, tried, plan.tuning_seeds, given)
+    tell(f"{plan.name}: tuning {', '.join(tried) or 'nothing'} on {plan.tuning}, {len(cells)} runs")
+    rows = choose(run_cells(cells, out, executor, lines(len(cells), tell)))
+    chosen: dict[str, Mapping[str, Any]] = {method: grid[0] for method, grid in grids.items() if len(grid) == 1}
+    for method in tried:
+        own = [row for row in rows if row["method"] == method]
+        write_json(out / name / f"{method}.json", own)
+        best = [row["settings"] for row in own if row["best"]]
+        if not best:
+            raise DataError(f"{plan.name}: no setting of {method} could be tuned: {_first_error(own)}")
+        chosen[method] = best[0]
+        tell(f"  {method}: {json.dumps(dict(best[0]))}")
+    return chosen
+
+
+def final_cells(
+    plan: PaperExperiment, chosen: Mapping[str, Mapping[str, Any]], settings: Sequence[str], seeds: Sequence[int]
+) -> list[Cell]:
+    """The runs with the chosen settings: all methods with the first seed, then all with the second, and so on.
+
+    A variant that changes nothing of the method as it was tuned is left out.
+    """
+    recipes = {}
+    for method in plan.methods:
+        values = {**FIXED.get(method, {}), **chosen[method]}
+        recipes[method] = load_recipe(plan.recipe, method=method, settings=[*settings, *as_settings(values)])
+    for name, changes in plan.variants.items():
+        given = [*settings, *as_settings(chosen["gescl"]), *as_settings(changes)]
+        recipe = load_recipe(plan.recipe, method="gescl", settings=given)
+        if recipe != recipes["gescl"]:
+            recipes[f"gescl+{name}"] = recipe.model_copy(update={"variant": name})
+    return [
+        Cell(recipe, chosen[recipe.method.name], seed)
+        for seed in seeds
+        for recipe in recipes.values()
+        if seed == seeds[0] or recipe.method.name not in ONE_SEED
+    ]
+
+
+def _first_error(rows: Sequence[Mapping[str, Any]]) -> str:
+    return next((error for row in rows for error in row["errors"].values()), "nothing was run")

@@ -1,0 +1,279 @@
+"""Run a recipe for a seed: records, checkpoints, resume.
+
+A run lives in `OUT/NAME/METHOD/seed-N/`: `recipe.toml`, `events.jsonl`, `model.gescl` after every task, and
+`samples.safetensors` and `result.json` when it is done. A run with a `result.json` is finished and never run again.
+While a process works on it, it holds `seed-N.lock` beside the folder; another that wants the same run waits.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import platform
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import metrics
+from ..errors import DataError, UsageError
+from ..learner import Learner
+from ..locks import locked
+from ..methods import Joint
+from ..records import TaskRecord
+from ..runtime import hardware
+from ..store import append_line, write_bytes, write_json, write_tensors
+from ..streams import STREAMS, TaskStream
+from ..training import Epoch
+from .recipe import Recipe, flat, read_toml
+
+log = logging.getLogger("gescl")
+
+RESULT_FORMAT = 1
+SAMPLES_PER_TASK = 8
+
+
+@dataclass
+class Experiment:
+    """One recipe, one seed, one folder.
+
+    result = Experiment(load_recipe("digits"), seed=0, out=Path("runs")).run()
+    """
+
+    recipe: Recipe
+    seed: int = 0
+    out: Path = Path("runs")
+    data: Path | None = None
+    device: str = "auto"
+    progress: bool = True
+    on_epoch: Callable[[Epoch], None] | None = None
+    folder: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.folder = self.out / self.recipe.name / self.recipe.label / f"seed-{self.seed}"
+
+    def run(self, resume: bool = False) -> dict[str, Any]:
+        """Run to the end, or give the result that is there."""
+        for _ in self.tasks(resume):
+            pass
+        return self.result()
+
+    def finished(self) -> bool:
+        """Whether this very run is finished. A folder of another run, or not of a run, is refused.
+
+        One that ended before its first task was learned (a wrong setting, say) makes room.
+        """
+        file = self.folder / "recipe.toml"
+        if file.is_file():
+            if self._learned_something() and file.read_text(encoding="utf-8") != self.recipe.to_toml():
+                raise UsageError(
+                    f"{self.folder} holds a run of another recipe{_difference(read_toml(file), self.recipe.tables())}; "
+                    "choose another --out, or remove it"
+                )
+            return (self.folder / "result.json").is_file()
+        # A run killed while its first file was being written has left that file's beginning, under a hidden name.
+        if self.folder.is_dir() and any(not path.name.startswith(".recipe.toml.") for path in self.folder.iterdir()):
+            raise UsageError(f"{self.folder} exists and is not a run of gescl's; choose another --out")
+        return False
+
+    def _learned_something(self) -> bool:
+        return any((self.folder / name).is_file() for name in ("model.gescl", "result.json"))
+
+    def result(self) -> dict[str, Any]:
+        """The result of a finished run."""
+        try:
+            content = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise DataError(f"{self.folder / 'result.json'} cannot be read: {error}") from error
+        assert isinstance(content, dict)
+        return content
+
+    def files(self) -> dict[str, bytes]:
+        """All that a finished run has written, to be adopted elsewhere."""
+        return {path.name: path.read_bytes() for path in self.folder.iterdir() if path.is_file()}
+
+    def adopt(self, files: Mapping[str, bytes]) -> None:
+        """Take over the files of this run from another machine, unless it has been finished here meanwhile."""
+        with self._alone():
+            if not self.finished():
+                for name in sorted(files, key=lambda name: (name == "result.json", name != "recipe.toml")):
+                    write_bytes(self.folder / name, files[name])  # the recipe first, the result last
+
+    def stream(self) -> TaskStream:
+        return STREAMS[self.recipe.stream].load(self.recipe.stream_options, self.seed, self.data)
+
+    def tasks(self, resume: bool = False) -> Generator[tuple[Learner, TaskRecord], None, None]:
+        """Learn task after task; after each, the learner and what was measured. Nothing if the run is finished."""
+        if self.finished():
+            return
+        with self._alone():
+            if not self.finished():  # by the process that was waited for
+                self._claim(resume)
+                yield from self._learn()
+
+    def _learn(self) -> Generator[tuple[Learner, TaskRecord], None, None]:
+        stream = self.stream()
+        learner = self._learner()
+        learned = len(learner.records)
+        method = self.recipe.method
+        once = isinstance(method, Joint) and method.once
+        for index, task in enumerate(stream[learned:], start=learned):
+            if once and index < len(stream) - 1:
+                record = learner.postpone(task)
+            else:  # a reloaded learner has none of their test images
+                record = learner.learn(task, list(stream[:index]) if once or index == learned else ())
+            # The log first: lines of a task that the model does not know are dropped when the run is taken up again.
+            self._log({"event": "task", "task": record.name, **asdict(record), "filters": _filters(learner)})
+            learner.save(self.folder / "model.gescl", backup=False)
+            yield learner, record
+        write_tensors(self.folder / "samples.safetensors", *_samples(learner, stream))
+        write_json(self.folder / "result.json", _result(self.recipe, self.seed, learner))
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the run's lock: two processes never work on one run, not even if one was left behind by a kill."""
+        path = self.folder.with_name(f"{self.folder.name}.lock")
+        with ExitStack() as held:
+            try:
+                held.enter_context(
+                    locked(path, lambda: log.warning("%s: another process is at this run; waiting for it", self.folder))
+                )
+            except OSError as error:
+                raise DataError(f"cannot write {path}: {error.strerror or error}") from error
+            yield
+
+    def _claim(self, resume: bool) -> None:
+        """Make the folder this run's own."""
+        file = self.folder / "recipe.toml"
+        if self._learned_something() and not resume:
+            raise UsageError(f"{self.folder} holds an unfinished run; --resume goes on with it, or remove it")
+        write_bytes(file, self.recipe.to_toml().encode())
+
+    def _learner(self) -> Learner:
+        """A new learner, or the one saved after the last finished task."""
+        model, events = self.folder / "model.gescl", self.folder / "events.jsonl"
+        if model.is_file():
+            learner = Learner.load(model, device=self.device, progress=self.progress)
+            write_bytes(events, "".join(_lines_of(learner.tasks, events)).encode())
+        else:
+            learner = Learner(
+                self.recipe.network,
+                self.recipe.method,
+                training=self.recipe.training,
+                device=self.device,
+                seed=self.seed,
+                progress=self.progress,
+            )
+            write_bytes(events, b"")
+        learner.on_epoch = self._epoch
+        return learner
+
+    def _epoch(self, epoch: Epoch) -> None:
+        self._log({"event": "epoch", **asdict(epoch)})
+        if self.on_epoch:
+            self.on_epoch(epoch)
+
+    def _log(self, event: dict[str, Any]) -> None:
+        append_line(self.folder / "events.jsonl", event)
+
+
+def _difference(there: dict[str, Any], here: dict[str, Any]) -> str:
+    """The first setting that two recipes do not share, in words."""
+    settings = [flat(tables) for tables in (there, here)]
+    for key in sorted(settings[0].keys() | settings[1].keys()):
+        old, new = (json.dumps(known[key]) if key in known else "not set" for known in settings)
+        if old != new:
+            return f" ({key} is {old} there and {new} here)"
+    return ""
+
+
+def _lines_of(tasks: list[str], events: Path) -> Iterator[str]:
+    """The lines of a log that belong to these tasks, without the one that was being written when the run was killed."""
+    if not events.is_file():
+        return
+    with events.open(encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                known = line.endswith("\n") and json.loads(line)["task"] in tasks
+            except (ValueError, LookupError, TypeError) as error:
+                raise DataError(f"{events}: line {number} is damaged; without it the run can go on") from error
+            if known:
+                yield line
+
+
+def _result(recipe: Recipe, seed: int, learner: Learner) -> dict[str, Any]:
+    matrix = learner.accuracy
+    seconds = sum(record.seconds for record in learner.records)
+    images = sum(record.train_images * record.epochs for record in learner.records)
+    validation = [list(record.val_accuracy) for record in learner.records]
+    return {
+        "format": RESULT_FORMAT,
+        "recipe": recipe.name,
+        "method": recipe.label,
+        "seed": seed,
+        "tasks": learner.tasks,
+        "accuracy": matrix,
+        "average_accuracy": metrics.average_accuracy(matrix),
+        "average_accuracies": metrics.average_accuracies(matrix),
+        "forgetting": metrics.forgetting(matrix),
+        "learning_accuracy": metrics.learning_accuracy(matrix),
+        "backward_transfer": metrics.backward_transfer(matrix),
+        "first_task_retention": metrics.first_task_retention(matrix),
+        "accuracy_before_end": [list(record.accuracy_before_end) for record in learner.records],
+        "validation": {
+            "accuracy": validation,
+            "average_accuracy": metrics.average_accuracy(validation),
+            "forgetting": metrics.forgetting(validation),
+        },
+        "free_filters": [record.free_filters for record in learner.records],
+        "important_filters": [record.important_filters for record in learner.records],
+        "parameters": sum(p.numel() for p in learner.net.parameters()),
+        "model_bytes": sum(t.numel() * t.element_size() for t in learner.net.state_dict().values()),
+        "state_bytes": learner.state_bytes,
+        "epochs": [record.epochs for record in learner.records],
+        "seconds": seconds,
+        "seconds_per_task": [record.seconds for record in learner.records],
+        "images_per_second": images / seconds,
+        "threads": torch.get_num_threads(),
+        "device": str(learner.device),
+        "hardware": hardware(learner.device),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {
+            "gescl": version("gescl"),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+        },
+    }
+
+
+def _filters(learner: Learner) -> dict[str, dict[str, list[float]]]:
+    """Per layer what is known of every filter: Γ and M of GESCL, gates of HAT."""
+    known = learner.strategy.filters()
+    return {
+        layer.name: {name: values[layer.slice].float().tolist() for name, values in known.items()}
+        for layer in learner.net.graph.layers
+        if known
+    }
+
+
+def _samples(learner: Learner, stream: TaskStream) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """A few test images a task, their labels, and what the final network says of them."""
+    tensors, header = {}, []
+    for index, task in enumerate(stream):
+        header.append({"task": task.name, "classes": task.classes})
+        if task.test is None:
+            continue
+        spread = torch.linspace(0, len(task.test) - 1, min(SAMPLES_PER_TASK, len(task.test))).long()
+        chosen = task.test[spread]
+        tensors[f"{index}.images"] = chosen.images
+        tensors[f"{index}.labels"] = chosen.labels
+        tensors[f"{index}.predictions"] = learner.predict(chosen.images, task.name).probabilities
+    return tensors, {"tasks": header}

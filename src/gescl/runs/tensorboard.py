@@ -1,0 +1,60 @@
+"""A run as TensorBoard events, for those who watch many runs there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UnavailableError
+from ..training import Epoch
+
+if TYPE_CHECKING:
+    from ..learner import Learner
+    from ..records import TaskRecord
+
+
+class TensorBoardLog:
+    """Writes what a run measures into a folder that `tensorboard --logdir` reads.
+
+    Training goes by epochs through all tasks; accuracies and capacity go by tasks learned.
+    """
+
+    def __init__(self, folder: Path, epochs: int) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter  # an extra, and slow to import
+        except ImportError as error:
+            raise UnavailableError(
+                "TensorBoard is not installed: pip install 'gescl[tensorboard]', or leave --tensorboard out"
+            ) from error
+        writer_class: Any = SummaryWriter  # torch gives it no types
+        self._new_writer: Callable[[], Any] = lambda: writer_class(str(folder))
+        self._writer: Any = None
+        self.epochs = epochs
+
+    def __enter__(self) -> TensorBoardLog:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def epoch(self, epoch: Epoch) -> None:
+        step = epoch.index * self.epochs + epoch.epoch
+        for name in ("loss", "val_loss", "val_accuracy", "lr", "images_per_second"):
+            self._add(f"training/{name}", getattr(epoch, name), step)
+
+    def task(self, learner: Learner, record: TaskRecord) -> None:
+        step = len(learner.records)
+        self._add("tasks/average_accuracy", learner.average_accuracy, step)
+        self._add("tasks/forgetting", learner.forgetting, step)
+        for name, accuracy in zip(learner.tasks, record.accuracy, strict=True):
+            self._add(f"accuracy/{name}", accuracy, step)
+        for layer, free in (record.free_filters or {}).items():
+            self._add(f"free_filters/{layer}", free, step)
+
+    def _add(self, name: str, value: float | None, step: int) -> None:
+        if self._writer is None:  # not earlier: a run refuses a folder with files it does not know
+            self._writer = self._new_writer()
+        if value is not None:
+            self._writer.add_scalar(name, value, step)

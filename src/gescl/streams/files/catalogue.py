@@ -1,0 +1,130 @@
+"""The data sets behind the streams: which files they consist of, where those come from, and where they belong.
+
+They lie in the data folder: the one given (`--data DIR`), else the one $GESCL_DATA names, else `data` in the current
+folder.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...errors import DataError, UsageError, unknown
+from .transfer import Remote
+
+
+@dataclass(frozen=True)
+class DataFiles:
+    """One data set. `files` are paths in the data folder; an archive holds them under the same paths."""
+
+    name: str
+    files: tuple[str, ...]
+    remotes: tuple[Remote, ...] = ()
+
+    def missing(self, data: Path) -> list[str]:
+        return [file for file in self.files if not (data / file).exists()]
+
+    def by_hand(self, data: Path) -> str:
+        """What to get and where to put it, for a machine without a network."""
+        folder = data.absolute()
+        if not self.remotes:
+            return NO_DOWNLOAD.format(folder=folder)
+        urls = " and ".join(remote.url for remote in self.remotes)
+        if self.remotes[0].file.endswith(".tar.gz"):
+            return f"get {urls}, put it in {folder} and unpack it there (gescl data download does that, too)"
+        return f"get {urls} and put them in {(folder / self.files[0]).parent}"
+
+
+# ImageNet's licence does not allow it to be passed on.
+NO_DOWNLOAD = (
+    "ImageNet cannot be downloaded without an account there (https://image-net.org). "
+    "Put 50 classes of it, or any other 50 classes of images, in {folder}/imagenet-50/train/CLASS/*.JPEG "
+    "and {folder}/imagenet-50/val/CLASS/*.JPEG"
+)
+TORONTO = "https://www.cs.toronto.edu/~kriz"
+STANFORD = "http://ufldl.stanford.edu/housenumbers"
+BATCHES = ("batches.meta", *(f"data_batch_{n}" for n in range(1, 6)), "test_batch")
+
+DATA_SETS = {
+    "cifar-10": DataFiles(
+        "cifar-10",
+        tuple(f"cifar-10-batches-py/{file}" for file in BATCHES),
+        (
+            Remote(
+                f"{TORONTO}/cifar-10-python.tar.gz",  # MD5 c58f30108f718f92721af3b95e74349a
+                170_498_071,
+                "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+            ),
+        ),
+    ),
+    "cifar-100": DataFiles(
+        "cifar-100",
+        tuple(f"cifar-100-python/{file}" for file in ("meta", "train", "test")),
+        (
+            Remote(
+                f"{TORONTO}/cifar-100-python.tar.gz",  # MD5 eb9058c3a382ffc7106e4002c42a8d85
+                169_001_437,
+                "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
+            ),
+        ),
+    ),
+    "svhn": DataFiles(
+        "svhn",
+        ("svhn/train_32x32.mat", "svhn/test_32x32.mat"),
+        (
+            Remote(
+                f"{STANFORD}/train_32x32.mat",  # MD5 e26dedcc434d2e4c54c9b2d4a06d8373
+                182_040_794,
+                "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
+            ),
+            Remote(
+                f"{STANFORD}/test_32x32.mat",  # MD5 eb5a983be6a315427106f1b164d9cef3
+                64_275_384,
+                "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
+            ),
+        ),
+    ),
+    "imagenet-50": DataFiles("imagenet-50", ("imagenet-50/train", "imagenet-50/val")),
+}
+
+STREAM_SETS = {
+    "svhn": ("svhn",),
+    "cifar10-100": ("cifar-10", "cifar-100"),
+    "cifar-100": ("cifar-100",),
+    "imagenet-50": ("imagenet-50",),
+}
+
+
+def data_folder(data: str | os.PathLike[str] | None) -> Path:
+    """The folder of the data sets."""
+    return Path(data or os.environ.get("GESCL_DATA") or "data")
+
+
+def sets_of(name: str) -> list[DataFiles]:
+    """The data sets that a stream needs, or the one of that name."""
+    if name not in STREAM_SETS and name not in DATA_SETS:
+        raise UsageError(unknown("data set", name, {**STREAM_SETS, **DATA_SETS}))
+    return [DATA_SETS[each] for each in STREAM_SETS.get(name, (name,))]
+
+
+def require_data(stream: str, data: Path | None) -> Path:
+    """The data folder, after a look whether all that the stream needs is there."""
+    folder = data_folder(data)
+    lacking = [collected for collected in sets_of(stream) if collected.missing(folder)]
+    if not lacking:
+        return folder
+    missing = ", ".join(_summary(collected, collected.missing(folder)) for collected in lacking)
+    source = "" if data else " (named by GESCL_DATA)" if os.environ.get("GESCL_DATA") else " (no --data was given)"
+    lines = [f"stream {stream!r}: {missing} not found in {folder.absolute()}{source}."]
+    if any(collected.remotes for collected in lacking):
+        lines.append(f"To download: gescl data download {stream}{f' --data {data}' if data else ''}")
+    lines += [f"By hand: {collected.by_hand(folder)}." for collected in lacking]
+    lines.append("Elsewhere: name the folder that holds the data sets by --data DIR or GESCL_DATA=DIR.")
+    raise DataError("\n  ".join(lines))
+
+
+def _summary(collected: DataFiles, missing: list[str]) -> str:
+    if len(missing) == len(collected.files) > 2:
+        return f"{missing[0].partition('/')[0]} (all {len(missing)} files)"
+    return ", ".join(missing)

@@ -1,0 +1,132 @@
+"""Data sets that come pickled, read without running anything.
+
+A pickle is a program: it may name any function and call it. Here it reaches nothing but the stand-ins below, which
+know arrays of plain numbers as numpy 1 and numpy 2 write them, and bytes as Python 3 writes them for Python 2. Numpy's
+own functions are not called either: with a forged dtype they could be made to follow pointers out of the file.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import DataError
+
+Array = npt.NDArray[Any]
+KINDS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
+
+
+def unpickled(path: Path) -> dict[str, Any]:
+    """The dictionary in a pickle: text, numbers, lists of them, and arrays; keys as text, other byte strings as bytes.
+
+    Anything else the file asks for is refused by name, and not run.
+    """
+    try:
+        with path.open("rb") as file:
+            content = _Unpickler(file, fix_imports=False, encoding="bytes").load()
+    except _RefusedError as refused:
+        raise DataError(
+            f"{path} asks for {refused}, which no data set needs; "
+            "it was not run. The file may be malicious: delete it and get the data set anew"
+        ) from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+    except Exception as error:  # the unpickler raises nearly anything on a damaged file
+        reason = str(error) or type(error).__name__
+        raise DataError(f"{path} is damaged, or not a pickle of a data set: {reason}") from None
+    if not isinstance(content, dict):
+        raise DataError(f"{path} should hold a dictionary, it holds a {type(content).__name__}")
+    return {as_text(key): value.array if isinstance(value, _Array) else value for key, value in content.items()}
+
+
+def as_text(value: object) -> str:
+    """Text that Python 2 may have written as bytes."""
+    return value.decode("latin1") if isinstance(value, bytes) else str(value)
+
+
+class _RefusedError(Exception):
+    """A global that is not admitted."""
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ADMITTED:
+            raise _RefusedError(f"{module}.{name}")
+        return _ADMITTED[module, name]
+
+
+class _StandIn:
+    """What the file gets for a global: it can be called, and nothing in it can be set."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[..., object]) -> None:
+        self._make = make
+
+    def __call__(self, *arguments: object) -> object:
+        return self._make(*arguments)
+
+    def __setstate__(self, state: object) -> None:
+        raise ValueError("a function of numpy's is given a state")
+
+
+class _Dtype:
+    __slots__ = ("dtype",)
+
+    def __init__(self, kind: object, *copy_and_align: object) -> None:
+        if as_text(kind) not in KINDS:
+            raise ValueError(f"an array of kind {as_text(kind)!r}, not of numbers")
+        self.dtype = np.dtype(as_text(kind))
+
+    def __setstate__(self, state: tuple[object, ...]) -> None:
+        order = as_text(state[1])
+        if order not in ("<", ">", "|"):
+            raise ValueError(f"unknown byte order {order!r}")
+        self.dtype = self.dtype.newbyteorder(">" if order == ">" else "<")  # "|": single bytes have none
+
+
+class _Array:
+    __slots__ = ("array",)
+
+    def __init__(self, *subtype_shape_kind: object) -> None:
+        self.array: Array = np.empty(0, np.uint8)  # numpy, too, makes an empty array first; its state has the shape
+
+    def __setstate__(self, state: tuple[object, ...]) -> None:
+        _, shape, kind, columns_first, raw = state
+        if not (isinstance(shape, tuple) and isinstance(kind, _Dtype) and isinstance(raw, bytes)):
+            raise ValueError("an array whose state is not one")
+        if not all(isinstance(side, int) and side >= 0 for side in shape):
+            raise ValueError(f"an array of shape {shape}")
+        if math.prod(shape) * kind.dtype.itemsize != len(raw):
+            raise ValueError(f"an array of shape {shape} in {len(raw)} bytes")
+        self.array = np.frombuffer(raw, kind.dtype).reshape(shape, order="F" if columns_first else "C")
+
+
+def _encode(text: object, encoding: object) -> bytes:
+    if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
+        raise ValueError("bytes that are not written as latin1")
+    return text.encode("latin1")
+
+
+def _empty_bytes() -> bytes:
+    return b""
+
+
+def _ndarray(*_: object) -> object:
+    raise ValueError("an array that is made directly")
+
+
+_ADMITTED = {
+    ("numpy.core.multiarray", "_reconstruct"): _StandIn(_Array),  # numpy 1
+    ("numpy._core.multiarray", "_reconstruct"): _StandIn(_Array),  # numpy 2
+    ("numpy", "ndarray"): _StandIn(_ndarray),
+    ("numpy", "dtype"): _StandIn(_Dtype),
+    ("_codecs", "encode"): _StandIn(_encode),  # how Python 3 writes bytes in protocol 2
+    ("__builtin__", "bytes"): _StandIn(_empty_bytes),  # and empty ones
+}

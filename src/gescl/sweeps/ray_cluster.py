@@ -1,0 +1,127 @@
+"""Runs on a Ray cluster: the nodes need gescl and the data, but no file system in common.
+
+A node runs a cell in a temporary folder and sends back the bytes of its files; whoever started the sweep writes them
+where they belong. A cell whose node is lost is run again on another one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import DataError, GesclError, UnavailableError
+from ..runtime import prepare_process
+from .local import Cell, Outcome, words
+
+log = logging.getLogger("gescl")
+
+#: How many nodes or workers may be lost under one cell before it counts as failed.
+MOST_LOSSES = 5
+REACH_SECONDS = 10
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """A cluster by its address ("auto", "HOST:PORT", "ray://HOST:PORT"), or "local": one of this machine alone.
+
+    `data` is the path of the data sets on the nodes.
+    """
+
+    address: str = "local"
+    cpus_per_run: int = 1
+    gpus_per_run: float = 0
+    data: Path | None = None
+    device: str = "auto"
+
+    def run(self, cells: Sequence[Cell], out: Path) -> Iterator[Outcome]:
+        with _connected(self.address) as ray:
+            self._warn_of_waiting(ray.nodes())
+            task = ray.remote(_run_on_node).options(
+                num_cpus=self.cpus_per_run, num_gpus=self.gpus_per_run, max_retries=MOST_LOSSES
+            )
+            data = self.data.absolute() if self.data else None
+            waiting = {task.remote(cell, data, self.device, self.cpus_per_run): cell for cell in cells}
+            while waiting:
+                (done,), _ = ray.wait(list(waiting), num_returns=1)
+                yield self._outcome(ray, waiting.pop(done), done, out)
+
+    def _outcome(self, ray: Any, cell: Cell, done: Any, out: Path) -> Outcome:
+        try:
+            came_back = ray.get(done)
+        except ray.exceptions.RayError as error:
+            return Outcome(cell, None, f"Ray could not run it: {words(error).splitlines()[0]}")
+        if isinstance(came_back, str):
+            return Outcome(cell, None, came_back)
+        experiment = cell.experiment(out)
+        try:
+            experiment.adopt(came_back)
+            return Outcome(cell, experiment.result())
+        except GesclError as error:
+            return Outcome(cell, None, words(error))
+
+    def _warn_of_waiting(self, nodes: list[dict[str, Any]]) -> None:
+        """Ray waits without a word for a node that can take a run: one may be on its way, or never come."""
+        alive = [node["Resources"] for node in nodes if node["Alive"]]
+        wanted = {"CPU": self.cpus_per_run, "GPU": self.gpus_per_run}
+        if not any(all(node.get(kind, 0) >= amount for kind, amount in wanted.items()) for node in alive):
+            largest = ", ".join(f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in alive)
+            log.warning(
+                "no node of the cluster can take a run with %g CPUs and %g GPUs (there are: %s); waiting for one",
+                self.cpus_per_run,
+                self.gpus_per_run,
+                largest or "none",
+            )
+
+
+def _run_on_node(cell: Cell, data: Path | None, device: str, threads: int) -> dict[str, bytes] | str:
+    """The files of a finished run, or the words of its failure: Ray's own errors then mean that a node was lost."""
+    prepare_process(threads)
+    with tempfile.TemporaryDirectory(prefix="gescl-") as folder:
+        experiment = cell.experiment(Path(folder), data, device)
+        try:
+            experiment.run()
+            return experiment.files()
+        except Exception as error:
+            return words(error)
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[Any]:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report to its makers
+    try:
+        import ray
+    except ImportError as error:
+        raise UnavailableError("--ray needs Ray: pip install 'gescl[ray]'") from error
+    _check_reachable(address)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise _no_cluster(address, error) from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Ask for the port first: Ray would try an address without a cluster for many minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():  # "local", "auto"
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise _no_cluster(address, error) from error
+
+
+def _no_cluster(address: str, error: Exception) -> DataError:
+    return DataError(
+        f"no Ray cluster at {address}: {words(error).splitlines()[0]}; start one (docs/scaling.md), or use --ray local"
+    )

@@ -1,0 +1,114 @@
+"""Distillation of old heads' answers, in LwF and in GESCL, against numpy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from gescl import Finetune, Gescl, Lwf, Method, Task
+from gescl.methods import distillation as recall
+from gescl.methods.base import TaskContext
+from gescl.methods.distillation import Distillation
+from gescl.methods.gescl import GesclStrategy
+from gescl.methods.lwf import LwfStrategy
+from gescl.networks.multihead import MultiHeadNet
+
+from ..conftest import stripes
+from ..oracles.linear import Array, linear_model, outputs, probabilities
+from .learners import learned, strategy_of
+
+
+class Moved:
+    """A linear trunk under several heads that has moved since its answers were recorded."""
+
+    net: MultiHeadNet
+    context: TaskContext
+
+    def __init__(self, heads: int) -> None:
+        self.net, self.context, seen = linear_model(classes=4, images=24)
+        for number in range(heads):  # of three and of four classes in turn
+            draw = torch.Generator().manual_seed(number)
+            nn.init.normal_(self.net.add_head(3 + number % 2).weight, generator=draw)
+        self.context.index = heads
+        self.recall = Distillation(self.net, self.context, batch_size=7)
+        then = outputs(self.net, seen)
+        for parameter in self.net.trunk.parameters():
+            nn.init.normal_(parameter, generator=torch.Generator().manual_seed(1))
+        self.context.batch = torch.tensor([5, 2, 17])
+        self.context.features = self.net.embed(self.context.task.train.images[self.context.batch], heads)
+        self.then, self.now = then[self.context.batch], outputs(self.net, seen)[self.context.batch]
+
+    def by_hand(self) -> float:
+        """Σ over old heads of 4 · mean over images of Σ_c p_then log(p_then / p_now), p = softmax(logits / 2)."""
+        total = 0.0
+        for k in range(self.context.index):
+            p, q = (self._answers(k, features) for features in (self.then, self.now))
+            total += 4 * float((p * np.log(p / q)).sum(axis=1).mean())
+        return total
+
+    def _answers(self, head: int, features: Array) -> Array:
+        weight, bias = (p.detach().double().numpy() for p in self.net.head(head).parameters())
+        return probabilities((features @ weight.T + bias) / 2)
+
+
+def test_departure_equals_the_divergence_computed_by_hand() -> None:
+    moved = Moved(heads=3)
+    assert moved.recall.loss(moved.context).item() == pytest.approx(moved.by_hand(), rel=1e-4)
+
+
+def test_departure_moves_the_trunk_and_no_head() -> None:
+    moved = Moved(heads=2)
+    moved.recall.loss(moved.context).backward()  # type: ignore[no-untyped-call]
+    assert all(p.grad is not None and p.grad.any() for p in moved.net.trunk.parameters())
+    assert all(p.grad is None for p in moved.net.heads.parameters())
+
+
+def test_with_many_old_heads_those_asked_stand_for_all() -> None:
+    moved = Moved(heads=3 * recall.HEADS_PER_STEP)
+    drawn = [moved.recall.loss(moved.context).item() for _ in range(400)]
+    assert np.std(drawn) > 0, "every step asks others"
+    assert np.mean(drawn) == pytest.approx(moved.by_hand(), abs=4 * np.std(drawn) / np.sqrt(len(drawn)))
+
+
+@pytest.fixture
+def tasks() -> list[Task]:
+    return [stripes("a"), stripes("b", seed=1)]
+
+
+OFF: list[tuple[Method, Method]] = [(Lwf(lam=0), Finetune()), (Gescl(mu_s=2, recall=0), Gescl(mu_s=2, recall=1e-30))]
+
+
+@pytest.mark.parametrize(("one", "other"), OFF, ids=["lwf", "gescl"])
+def test_without_strength_it_changes_nothing(one: Method, other: Method, tasks: list[Task]) -> None:
+    ours, theirs = (learned(method, tasks).net.state_dict() for method in (one, other))
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+@pytest.mark.parametrize(
+    ("without", "with_it"),
+    [(Lwf(lam=0), Lwf(lam=20)), (Gescl(mu_s=0.1, recall=0), Gescl(mu_s=0.1, recall=20))],
+    ids=["lwf", "gescl"],
+)
+def test_old_heads_answers_to_the_new_images_move_less(without: Method, with_it: Method, tasks: list[Task]) -> None:
+    def drift(method: Method) -> float:
+        learner = learned(method, tasks[:1])
+        before = learner.predict(tasks[1].train.images, task="a").probabilities
+        learner.learn(tasks[1])
+        return float((learner.predict(tasks[1].train.images, task="a").probabilities - before).abs().mean())
+
+    assert drift(with_it) < 0.5 * drift(without)
+
+
+def test_nothing_is_recorded_where_nothing_can_move_and_nothing_is_kept(tasks: list[Task], tmp_path: Path) -> None:
+    learner = learned(Gescl(mu_s=float("inf"), recall=2), tasks[:1])
+    strategy = strategy_of(learner, GesclStrategy)
+    recorded = []
+    learner.on_epoch = lambda epoch: recorded.append(strategy.recall)
+    learner.learn(tasks[1])
+    assert recorded and not any(recorded)
+    lwf = learned(Lwf(), tasks)
+    assert strategy_of(lwf, LwfStrategy).recall is None and lwf.state_bytes == 0

@@ -1,0 +1,355 @@
+"""The life of a model on the command line, on folders of images."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gescl import Learner, Task, Training
+from gescl.cli.app import main
+from gescl.methods.base import Capacity
+from gescl.model_file import alone_with, backup_of
+from gescl.models.folders import Choices, learn_folder, short_of_room
+from gescl.streams import folder_task
+
+from ..conftest import stripes
+
+SHAPE = (3, 16, 16)
+NEW = ("--network", "small", "--image-size", "16", "--epochs", "3", "--threads", "1")
+
+
+def written(task: Task, folder: Path, test: bool = True) -> Path:
+    """A task as a folder of images."""
+    for split, images in (("train", task.train), ("test", task.test)):
+        if images is None or (split == "test" and not test):
+            continue
+        for number, (pixels, label) in enumerate(zip(images.images, images.labels.tolist(), strict=True)):
+            file = folder / split / task.classes[label] / f"{number}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(file)
+    return folder
+
+
+class Gescl:
+    """The command, in this process: what it says, what it complains of, and its exit code."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.monkeypatch, self.capsys = monkeypatch, capsys
+        monkeypatch.setenv("COLUMNS", "200")
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)  # one thread: tests run in parallel
+
+    def __call__(self, *arguments: str | Path) -> tuple[int, str, str]:
+        self.monkeypatch.setattr(sys, "argv", ["gescl", *map(str, arguments)])
+        self.capsys.readouterr()
+        code: object = 0
+        try:
+            main()
+        except SystemExit as left:
+            code = left.code
+        said = self.capsys.readouterr()
+        assert "Traceback" not in said.err
+        return int(str(code or 0)), said.out, said.err
+
+
+@pytest.fixture
+def gescl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Gescl:
+    monkeypatch.chdir(tmp_path)
+    return Gescl(monkeypatch, capsys)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of three tasks, and a model that has learned the first."""
+    root = tmp_path_factory.mktemp("photos")
+    written(stripes("bolts", 3, shape=SHAPE), root / "bolts")
+    written(stripes("gears", 2, shape=SHAPE, seed=1), root / "gears", test=False)
+    written(stripes("nuts", 2, shape=SHAPE, seed=2), root / "nuts")
+    learn_folder(root / "model.gescl", root / "bolts", choices=Choices(network="small", image_size=16, epochs=6))
+    return root
+
+
+@pytest.fixture
+def photos(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def test_a_model_learns_predicts_and_says_what_is_in_it(gescl: Gescl, photos: Path) -> None:
+    code, out, err = gescl("learn", "model.gescl", "gears", "--epochs", "3", "--threads", "1")
+    assert code == 0, err
+    for words in ("2 classes learned from", "accuracy on its validation images", "moved by", "filters left for later"):
+        assert words in out
+    assert Learner.load("model.gescl").tasks == ["bolts", "gears"]
+    assert Learner.load(backup_of(Path("model.gescl"))).tasks == ["bolts"]
+
+    files = sorted((photos / "bolts/test/bolts-1").iterdir())[:3]
+    code, out, _ = gescl("predict", "model.gescl", *files, "--task", "bolts")
+    assert code == 0 and out.count("bolts-") >= 3 and "guessed" not in out
+    code, out, _ = gescl("predict", "model.gescl", "bolts/test", "--task", "bolts", "--json")
+    rows = json.loads(out)
+    assert len(rows) == 80 and not any(row["guessed"] for row in rows)
+    right = sum(Path(row["file"]).parent.name == row["label"] for row in rows) / len(rows)
+    assert right == pytest.approx(Learner.load("model.gescl").accuracy[0][0], abs=0.15)
+    code, out, _ = gescl("predict", "model.gescl", *files, "--csv", "--min-confidence", "1")
+    table = list(csv.DictReader(io.StringIO(out)))
+    assert [row["label"] for row in table] == ["unknown"] * 3 and {row["guessed"] for row in table} == {"True"}
+    code, out, _ = gescl("predict", "model.gescl", *files)
+    assert "the task was guessed" in out
+
+    code, out, _ = gescl("evaluate", "model.gescl", "bolts", "--task", "bolts", "--json")
+    verdict = json.loads(out)
+    assert verdict["accuracy"] == pytest.approx(right) and sum(verdict["images"].values()) == 80
+    assert gescl("evaluate", "model.gescl", "bolts/test", "--task", "bolts")[1].count("bolts-") == 3
+
+    code, out, _ = gescl("inspect", "model.gescl", "--json")
+    facts = json.loads(out)
+    assert [task["name"] for task in facts["tasks"]] == ["bolts", "gears"]
+    assert facts["tasks"][1]["accuracy"] is None and facts["tasks"][1]["validation_accuracy"] is not None
+    assert facts["file_bytes"] == Path("model.gescl").stat().st_size
+    # conv1: 16×16 positions × 9·3·16; conv2: 8×8 × 9·16·32; conv3: 4×4 × 9·32·64; head: 256 × 3
+    assert facts["macs"] == 256 * 432 + 64 * 4608 + 16 * 18432 + 256 * 3
+    assert "multiply-adds" in gescl("inspect", "model.gescl")[1]
+
+
+def test_a_dry_run_saves_nothing(gescl: Gescl, photos: Path) -> None:
+    before = Path("model.gescl").read_bytes()
+    code, out, err = gescl("learn", "model.gescl", "gears", "--epochs", "1", "--dry-run")
+    assert code == 0 and "nothing was saved" in out and "accuracy on its validation images" in out, err
+    assert Path("model.gescl").read_bytes() == before and not backup_of(Path("model.gescl")).exists()
+    assert gescl("learn", "new.gescl", "gears", *NEW, "--dry-run")[0] == 0
+    assert not Path("new.gescl").exists()
+
+
+def test_another_process_goes_on_as_one_process_would(gescl: Gescl, photos: Path) -> None:
+    """What `learn` does twice equals a learner that stays in memory, bit by bit."""
+    assert gescl("learn", "model.gescl", "gears")[0] == 0
+    one = Learner("small", training=Training(epochs=6))
+    for name in ("bolts", "gears"):
+        one.learn(folder_task(photos / name, image_size=16, test_fraction=0))
+    two = Learner.load("model.gescl")
+    for key, tensor in one.net.state_dict().items():
+        assert (tensor == two.net.state_dict()[key]).all(), key
+
+
+def test_mistakes_are_named_and_change_nothing(gescl: Gescl, photos: Path) -> None:
+    before = Path("model.gescl").read_bytes()
+    (photos / "more/train").mkdir(parents=True)
+    shutil.copytree(photos / "bolts/train", photos / "more/train", dirs_exist_ok=True)
+    shutil.copytree(photos / "bolts/train/bolts-0", photos / "more/train/hex")
+    (photos / "note.jpg").write_text("not an image")
+    (photos / "wrong.py").write_text(
+        "from torch import nn\n"
+        "def syntax():\n"
+        "    return nn.Sequental()\n"
+        "def narrow():\n"
+        "    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())\n"
+    )
+    for arguments, words in (
+        (("learn", "model.gescl", "more", "--name", "bolts"), "the new classes (hex)"),
+        (("learn", "model.gescl", "bolts"), "learned already, from 130 images that are gone"),
+        (("learn", "model.gescl", "gears", "--name", "a/b"), "hold no slash"),
+        (("learn", "model.gescl", "nowhere"), "does not exist"),
+        (("learn", "model.gescl", "gears", "--network", "ags6"), "network cannot be changed; it has small"),
+        (("learn", "model.gescl", "gears", "--seed", "3"), "seed cannot be changed"),
+        (("learn", "model.gescl", "gears", "--image-size", "32"), "image size cannot be changed; it has 16"),
+        (("learn", "model.gescl", "gears", "--method", "ewc"), "method cannot be changed; it has gescl"),
+        (("learn", "model.gescl", "gears", "--set", "method.mu_s=7"), "method's settings cannot be changed"),
+        (("learn", "model.gescl", "gears", "--images", "grey"), "images cannot be changed; it has colour"),
+        (("learn", "model.gescl", "gears", "--set", "training.epoks=7"), "did you mean 'epochs'"),
+        (("learn", "model.gescl", "gears", "--set", "network=ags6"), "unknown key 'network'"),
+        (("learn", "gears", "model.gescl"), "gears is a folder; the model file comes first"),
+        (("learn", "new.gescl", "gears", "--method", "joint"), "take another method"),
+        (("learn", "new.gescl", "gears", "--image-size", "5000"), "between 1 and 1024"),
+        (("learn", "new.gescl", "gears", "--network", "papr3"), "did you mean 'paper3'"),
+        (("learn", "new.gescl", "gears", "--network", "mine.trunk"), "package.module:factory"),
+        (("learn", "new.gescl", "gears", "--network", "nowhere.to:be"), "No module named 'nowhere'"),
+        (("learn", "new.gescl", "gears", "--network", "json:dumbs"), "json has no function 'dumbs'"),
+        (("learn", "new.gescl", "gears", "--network", "json:dumps"), "missing 1 required positional argument"),
+        (("learn", "new.gescl", "gears", "--network", "my/nets.py:trunk"), "write my.nets:trunk"),
+        (
+            ("learn", "new.gescl", "gears", "--network", "wrong:syntax"),
+            "has no attribute 'Sequental'",
+        ),
+        (("learn", "new.gescl", "gears", "--network", "wrong:syntax"), "wrong.py:3)"),
+        (("learn", "new.gescl", "gears", "--network", "wrong:narrow"), "cannot take images of 3×64×64"),
+        (("learn", "new.gescl", "gears", "--network", "time:time"), "not an nn.Module"),
+        (("learn", "new.gescl", "gears", "--network", "small", "--weights", "none.safetensors"), "do not exist"),
+        (("predict", "model.gescl", "note.jpg"), "note.jpg: is broken, or not an image"),
+        (("predict", "model.gescl", "nothing.jpg"), "nothing.jpg: cannot be read"),
+        (("predict", "model.gescl", "note.jpg", "--task", "blots"), "did you mean 'bolts'"),
+        (("predict", "model.gescl", "note.jpg", "--json", "--csv"), "one of --json and --csv"),
+        (("predict", "model.gescl", "bolts", "--min-confidence", "2"), "between 0 and 1"),
+        (("predict", "none.gescl", "note.jpg"), "none.gescl does not exist"),
+        (("evaluate", "model.gescl", "gears", "--task", "bolts"), "which task 'bolts' lacks"),
+        (("inspect", "note.jpg"), "not a file of gescl's"),
+        (("inspect", "gears"), "gears is a folder, not a file"),
+        (("inspect", "model.gescl", "--network", "wrong:narrow"), "does not fit the network given"),
+        (("export", "model.gescl", "--onnx", "a.onnx", "--task", "gears"), "unknown task 'gears'"),
+    ):
+        code, _, err = gescl(*arguments)
+        assert code in (1, 2) and words in err, (arguments, err)
+    assert Path("model.gescl").read_bytes() == before and not Path("new.gescl").exists()
+
+
+def test_grey_transparent_and_16_bit_images_are_predicted(gescl: Gescl, photos: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (20, 20), dtype=np.uint8)
+    Image.fromarray(pixels).save("grey.png")
+    Image.fromarray(np.stack([pixels] * 4, -1)).save("clear.png")
+    Image.fromarray(pixels.astype(np.uint16) * 257).save("deep.png")
+    code, out, err = gescl("predict", "model.gescl", "grey.png", "clear.png", "deep.png", "--json", "--task", "bolts")
+    assert code == 0, err
+    grey, _, deep = json.loads(out)
+    assert grey["confidence"] == pytest.approx(deep["confidence"], abs=1e-6)
+
+
+def test_files_beside_a_model_are_left_alone(gescl: Gescl, photos: Path) -> None:
+    for name in (".model.gescl.notes", ".model.toml", ".model.gescl.0a1b2c3d"):  # the last is a killed process's
+        Path(name).write_text("")
+    code, _, err = gescl("learn", "model.gescl", "gears", "--epochs", "1")
+    assert code == 0, err
+    assert sorted(path.name for path in photos.glob(".model*")) == [".model.gescl.notes", ".model.toml"]
+
+
+def test_a_link_to_a_model_stays_one_and_the_model_goes_on(gescl: Gescl, photos: Path) -> None:
+    Path("kept").mkdir()
+    Path("model.gescl").rename("kept/real.gescl")
+    Path("model.gescl").symlink_to("kept/real.gescl")
+    code, _, err = gescl("learn", "model.gescl", "gears", "--epochs", "1")
+    assert code == 0, err
+    assert Path("model.gescl").is_symlink() and Learner.load("kept/real.gescl").tasks == ["bolts", "gears"]
+    assert Learner.load("kept/real.gescl.bak").tasks == ["bolts"]
+
+
+def test_a_damaged_model_names_the_one_before_it(gescl: Gescl, photos: Path) -> None:
+    shutil.copy("model.gescl", "model.gescl.bak")
+    Path("model.gescl").write_bytes(Path("model.gescl").read_bytes()[:-9])
+    code, _, err = gescl("inspect", "model.gescl")
+    assert code == 1 and "damaged" in err and "model.gescl.bak" in err
+
+
+def test_settings_are_for_a_new_model_and_training_for_any(gescl: Gescl, photos: Path) -> None:
+    new = (*NEW, "--set", "method.mu_s=inf", "--set", "training.lr=0.01", "--set", "training.epochs=1")
+    assert gescl("learn", "new.gescl", "bolts", *new)[0] == 0
+    learner = Learner.load("new.gescl")
+    assert learner.method.model_dump()["mu_s"] == float("inf")
+    assert (learner.training.lr, learner.training.epochs) == (0.01, 3), "--epochs says it last"
+    assert gescl("learn", "new.gescl", "gears", "--set", "training.epochs=2")[0] == 0
+    assert (Learner.load("new.gescl").training.lr, Learner.load("new.gescl").records[1].epochs) == (0.01, 2)
+
+
+def test_broken_images_are_left_out_of_answers_if_asked_for(
+    gescl: Gescl, photos: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = photos / "bolts/test/bolts-1/broken.png"
+    broken.write_bytes(b"no image")
+    whole = len(list((photos / "bolts/test").rglob("*.png"))) - 1
+    for command in ("predict", "evaluate"):
+        code, _, err = gescl(command, "model.gescl", "bolts/test", "--task", "bolts")
+        assert code == 1 and "broken.png" in err and "--skip-broken" in err
+    code, out, _ = gescl("predict", "model.gescl", "bolts/test", "--task", "bolts", "--skip-broken", "--json")
+    answers = json.loads(out)
+    assert code == 0 and len(answers) == whole and "broken.png" in caplog.text
+    right = sum(Path(answer["file"]).parent.name == answer["label"] for answer in answers)
+    code, out, _ = gescl("evaluate", "model.gescl", "bolts/test", "--task", "bolts", "--skip-broken", "--json")
+    verdict = json.loads(out)
+    assert code == 0 and sum(verdict["images"].values()) == whole and sum(verdict["right"].values()) == right
+
+
+def test_a_model_of_one_task_need_not_guess_and_long_names_are_whole(gescl: Gescl, photos: Path) -> None:
+    long = photos / ("a long name " * 15) / "one.png"
+    long.parent.mkdir()
+    shutil.copy(next((photos / "bolts/test/bolts-1").iterdir()), long)
+    code, out, _ = gescl("predict", "model.gescl", long)
+    assert code == 0 and str(long) in out and "guessed" not in out
+
+
+def test_what_is_no_image_is_said_to_be_left_out(gescl: Gescl, photos: Path, caplog: pytest.LogCaptureFixture) -> None:
+    one = photos / "gears/train/gears-0"
+    (one / "older").mkdir()
+    for name in ("a.HEIC", "b.heic", "notes.txt"):
+        (one / name).write_text("")
+    code, _, err = gescl("learn", "model.gescl", "gears", "--epochs", "1")
+    assert code == 0, err
+    assert "gears-0: ignored" in caplog.text and "3 files (.heic, .txt) and 1 folder" in caplog.text
+    for image in one.glob("*.png"):
+        image.unlink()
+    assert "holds no image; ignored: 3 files (.heic, .txt) and 1 folder" in gescl("learn", "b.gescl", "gears")[2]
+
+
+def test_a_second_process_that_learns_is_refused(gescl: Gescl, photos: Path) -> None:
+    before = Path("model.gescl").read_bytes()
+    with alone_with(Path("model.gescl")):
+        code, _, err = gescl("learn", "model.gescl", "gears")
+    assert code == 1 and "another process is learning into model.gescl" in err
+    assert Path("model.gescl").read_bytes() == before
+
+
+def test_a_network_of_ones_own_is_given_by_its_factory(gescl: Gescl, photos: Path) -> None:
+    Path("mine.py").write_text(
+        "from torch import nn\n"
+        "def trunk():\n"
+        "    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(7), nn.Flatten())\n"
+    )
+    own = ("--network", "mine:trunk")
+    try:
+        assert gescl("learn", "own.gescl", "bolts", *own, "--image-size", "16", "--epochs", "1")[0] == 0
+        assert "your own class" in gescl("predict", "own.gescl", "bolts/test")[2]
+        code, _, err = gescl("learn", "own.gescl", "gears", *own)
+        assert code == 0, err
+        assert gescl("predict", "own.gescl", "bolts/test", *own)[0] == 0
+    finally:
+        sys.modules.pop("mine", None)
+
+
+def test_little_room_is_announced_with_what_to_do() -> None:
+    assert short_of_room(None) is None
+    assert short_of_room(Capacity(important={"a": 5, "b": 9}, free={"a": 5, "b": 1})) is None
+    words = short_of_room(Capacity(important={"a": 5, "b": 10}, free={"a": 5, "b": 0}))
+    assert words is not None and "b (0 of 10)" in words and "a (" not in words and "new model file" in words
+
+
+def test_a_process_killed_while_it_learns_leaves_the_old_model_and_the_next_one_succeeds(
+    gescl: Gescl, photos: Path
+) -> None:
+    """Of three tasks the second is killed and started again; the first one's images are gone before the third."""
+    before = Path("model.gescl").read_bytes()
+    command = Path(sys.executable).with_name("gescl")
+    with subprocess.Popen(
+        [command, "learn", "model.gescl", "gears", "--epochs", "100000", "--threads", "1"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as process:
+        while process.poll() is None and not in_training(process.pid):
+            time.sleep(0.05)
+        assert process.poll() is None
+        code, _, err = gescl("learn", "model.gescl", "nuts")
+        assert code == 1 and "another process" in err
+        process.send_signal(signal.SIGKILL)
+    assert Path("model.gescl").read_bytes() == before
+    assert gescl("learn", "model.gescl", "gears", "--epochs", "2")[0] == 0
+    shutil.rmtree("bolts/train")
+    assert gescl("learn", "model.gescl", "nuts")[0] == 0
+    assert Learner.load("model.gescl").tasks == ["bolts", "gears", "nuts"]
+    verdict = json.loads(gescl("evaluate", "model.gescl", "bolts", "--task", "bolts", "--json")[1])
+    assert verdict["accuracy"] > 0.5, "chance is 1/3"
+    assert sorted(p.name for p in Path().glob("model.gescl*")) == ["model.gescl", "model.gescl.bak", "model.gescl.lock"]
+
+
+def in_training(pid: int) -> bool:
+    """Whether a process holds the model's lock: it has begun, and cannot end by itself for hours."""
+    fds = Path(f"/proc/{pid}/fd")
+    try:
+        return any(fd.readlink().name == "model.gescl.lock" for fd in fds.iterdir())
+    except OSError:
+        return False

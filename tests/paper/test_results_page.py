@@ -1,0 +1,108 @@
+"""The results page: every number from a file, what is missing said so, and the page in docs as the files have it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gescl import DataError
+from gescl.paper.results_page import collect, results_page
+
+from ..report.made import write_run
+
+ROOT = Path(__file__).parents[2]
+
+
+def line(page: str, *starts: str) -> str:
+    """The only line that begins so."""
+    (found,) = [line for line in page.splitlines() if line.startswith("| " + " | ".join(starts) + " |")]
+    return found
+
+
+def matrix(learned: float, fall: float, tasks: int = 3) -> list[list[float]]:
+    return [[learned - fall * (t - k) for k in range(t + 1)] for t in range(tasks)]
+
+
+def test_the_page_in_docs_is_what_the_files_give() -> None:
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert page == results_page(ROOT / "results"), "run: python -m gescl.paper.results_page"
+
+
+def test_means_deviations_and_published_figures_stand_side_by_side(tmp_path: Path) -> None:
+    for seed, learned in enumerate((0.7, 0.8)):
+        write_run(tmp_path, "gescl", seed, name="cifar10-100", accuracy=matrix(learned, 0.0))
+    write_run(tmp_path, "joint", name="cifar10-100", accuracy=[[None], [None, None], [0.9, 0.9, 0.9]])
+    page = results_page(tmp_path)
+    assert line(page, "`gescl`", "2") == (
+        "| `gescl` | 2 | 0.750 ± 0.071 | 0.0000 ± 0.0000 | 0.750 ± 0.071 | 1.000 ± 0.000 | 83.3% | 0.745 | 0.0008 |"
+    )
+    assert line(page, "`joint`", "1").endswith("| 0.900 | – | 0.900 | – | 100.0% | – | – |")
+    assert "Not run yet: `ags-cl`, `hat`" in page and "## cifar10-100-ablation\n\nNot run yet." in page
+    assert "## svhn\n\nNot run yet." in page
+
+
+def test_claims_are_decided_by_the_numbers(tmp_path: Path) -> None:
+    for method, learned, fall in (
+        ("gescl", 0.8, 0.0),
+        ("hat", 0.7, 0.0),
+        ("ags-cl", 0.75, 0.01),
+        ("ewc", 0.8, 0.1),
+        ("si", 0.6, 0.1),
+        ("finetune", 0.8, 0.12),
+        ("frozen", 0.85, 0.0),
+        ("joint", 0.79, 0.0),
+    ):
+        write_run(tmp_path, method, name="cifar10-100", accuracy=matrix(learned, fall, 6))
+    strongest = "AGS-CL is the strongest rival in average accuracy"
+    assert "not measured" in line(results_page(tmp_path), strongest, "cifar10-100"), "without MAS"
+    write_run(tmp_path, "mas", name="cifar10-100", accuracy=matrix(0.6, 0.1, 6))
+    page = results_page(tmp_path)
+    assert "| a tie | gescl 1.000, hat 1.000" in line(page, "GESCL keeps most of the first task", "cifar10-100")
+    assert "| yes | after 2 tasks ewc 0.750, gescl 0.800; after 6 tasks ewc 0.550, gescl 0.800 |" in line(
+        page, "EWC falls behind as tasks accumulate", "cifar10-100"
+    )
+    assert "| yes | ags-cl 0.725, hat" in line(page, strongest, "cifar10-100")
+    ahead = line(page, "our aim: GESCL ahead of all that see no old data", "cifar10-100")
+    assert "| **no** | frozen 0.850, gescl 0.800" in ahead
+    bound = line(page, "our aim: GESCL at 95% of joint or more", "cifar10-100")
+    assert "| yes | 101.3% of joint (gescl 0.800, joint 0.790); joint is no bound from above here |" in bound
+    assert line(page, "every part of GESCL helps", "cifar10-100-ablation").endswith("| not measured | – |")
+    assert "not measured" in line(page, "HAT is the strongest rival on SVHN", "svhn")
+
+
+def test_an_ablation_has_a_table_of_its_own_beside_the_published_rows(tmp_path: Path) -> None:
+    for label, learned in (("gescl", 0.8), ("gescl+without-mu_s", 0.5), ("gescl+without-mu_p", 0.81)):
+        write_run(tmp_path, label, name="cifar10-100-ablation", accuracy=matrix(learned, 0.0))
+    page = results_page(tmp_path)
+    assert line(page, "`gescl+without-mu_s`", "1").endswith("| 0.419 | 0.44 |")
+    assert line(page, "every part of GESCL helps", "cifar10-100-ablation").endswith("not measured | – |")
+    write_run(tmp_path, "gescl+without-nu", name="cifar10-100-ablation", accuracy=matrix(0.7, 0.0))
+    page = results_page(tmp_path)
+    helps = line(page, "every part of GESCL helps", "cifar10-100-ablation")
+    assert "| **no** | gescl+without-mu_p 0.810, gescl 0.800" in helps
+    assert "| yes |" in line(page, "without μ_S is worst", "cifar10-100-ablation")
+
+
+def test_notes_hardware_dates_and_tuned_settings_are_told(tmp_path: Path) -> None:
+    hardware = {"cpu": "Abacus 3", "cores": 2, "gpu": None}
+    write_run(tmp_path / "small" / "runs", name="svhn", hardware=hardware, finished="2031-05-06T07:08:09+00:00")
+    (tmp_path / "small" / "runs" / "svhn" / "note.md").write_text("Half of the images.\n")
+    tuned = tmp_path / "small" / "tuning" / "methods" / "gescl.json"
+    tuned.parent.mkdir(parents=True)
+    rows = [{"settings": {"mu_s": mu_s}, "best": mu_s == 5, "validation_accuracy": 0.9} for mu_s in (5, 50)]
+    tuned.write_text(json.dumps(rows))
+    page = results_page(tmp_path)
+    assert "Half of the images." in page and "Abacus 3" in page and "2031-05-06" in page
+    assert "## Settings chosen for svhn, cifar10-100, imagenet-50\n\nTried on `cifar-100` with stream.tasks=5" in page
+    assert "| `gescl` | mu_s = 5 | 0.900 | chosen |" in page and "| `gescl` | mu_s = 50 | 0.900 |  |" in page
+    assert "`gescl reproduce svhn --budget small --seeds 1`" in page
+
+
+def test_unfinished_runs_are_named_and_a_missing_folder_refused(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, name="svhn")
+    (folder / "result.json").unlink()
+    assert "unfinished" in results_page(tmp_path)
+    with pytest.raises(DataError, match="not a folder"):
+        collect(tmp_path / "nothing", tmp_path)

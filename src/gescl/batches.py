@@ -1,4 +1,4 @@
-"""The training images of a task, batch by batch: shuffled, and mirrored and shifted if asked for, on the device.
+"""The images of a task, batch by batch on the device: shuffled and augmented for training, or one after the other.
 
 Images stay uint8 until the network takes them, and what is done to a batch is done to all its images at once. Nothing
 is read back from the device.
@@ -17,7 +17,7 @@ from .streams.task import Split
 #: Images by head: most methods show a network one task at a time, `joint` several.
 ByHead = list[tuple[int, Split]]
 
-#: Splits up to so many bytes are laid out on the device as the network wants them. Larger ones stay where they are,
+#: Splits up to this many bytes are laid out on the device as the network wants them. Larger ones stay where they are,
 #: perhaps in a memory-mapped file, and go to the device batch by batch.
 RESIDENT = 2 << 30
 
@@ -35,26 +35,44 @@ def to_device(split: Split, device: torch.device, layout: torch.memory_format = 
     return Split(images, split.labels.to(device, non_blocking=True))
 
 
-class Batches:
-    """Batches of a task's images, drawn anew for every epoch.
+def in_batches(
+    split: Split, device: torch.device, size: int, draw: torch.Generator | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Images and labels as they are, on the device: in the order they are stored, or shuffled by a generator."""
+    places = (
+        [slice(start, start + size) for start in range(0, len(split), size)]
+        if draw is None
+        else torch.split(torch.randperm(len(split), generator=draw), size)
+    )
+    for place in places:
+        batch = to_device(split[place], device)
+        yield batch.images, batch.labels
 
-    for index, pieces in Batches(splits, 64, generator(seed, task, "order of images"), device, flip=True, shift=4): …
+
+class Batches:
+    """Training batches of a task's images.
+
+    batches = Batches(splits, 64, device, flip=True, shift=4)
+    for index, pieces in batches.shuffled(generator(seed, task, epoch, "order of images")): …
     """
 
-    def __init__(
-        self, splits: ByHead, size: int, draw: torch.Generator, device: torch.device, *, flip: bool, shift: int
-    ) -> None:
+    def __init__(self, splits: ByHead, size: int, device: torch.device, *, flip: bool, shift: int) -> None:
         self.images = sum(len(split) for _, split in splits)
-        self._splits, self._size, self._draw, self._device = splits, size, draw, device
+        self._splits, self._size, self._device = splits, size, device
         self._flip, self._shift = flip, shift
 
     def __len__(self) -> int:
+        """Batches per epoch."""
         return len(self._cut(torch.arange(self.images)))
 
-    def __iter__(self) -> Iterator[tuple[Tensor, ByHead]]:
-        """One pass over all images in a new order: which each batch holds, counted through all splits, and they."""
-        for index in self._cut(torch.randperm(self.images, generator=self._draw)):
-            yield index, [(head, self._augmented(to_device(part, self._device))) for head, part in self._taken(index)]
+    def shuffled(self, draw: torch.Generator) -> Iterator[tuple[Tensor, ByHead]]:
+        """One pass over all images in a random order: the numbers of a batch's images, counted through all splits,
+        and the images themselves by head."""
+        for index in self._cut(torch.randperm(self.images, generator=draw)):
+            yield (
+                index,
+                [(head, self._augmented(to_device(part, self._device), draw)) for head, part in self._at(index)],
+            )
 
     def _cut(self, order: Tensor) -> list[Tensor]:
         batches = list(torch.split(order, self._size))
@@ -62,7 +80,7 @@ class Batches:
             batches[-2:] = [torch.cat(batches[-2:])]
         return batches
 
-    def _taken(self, index: Tensor) -> Iterator[tuple[int, Split]]:
+    def _at(self, index: Tensor) -> Iterator[tuple[int, Split]]:
         """The images at `index`, which counts through all splits, by head."""
         start = 0
         for head, split in self._splits:
@@ -73,14 +91,14 @@ class Batches:
                 yield head, split[inside.to(split.images.device, non_blocking=True)]
             start += len(split)
 
-    def _augmented(self, split: Split) -> Split:
+    def _augmented(self, split: Split, draw: torch.Generator) -> Split:
         images = split.images
         if self._shift:
-            moves = torch.randint(2 * self._shift + 1, (2, len(images)), generator=self._draw)
+            moves = torch.randint(2 * self._shift + 1, (2, len(images)), generator=draw)
             down, right = moves.to(self._device, non_blocking=True)
             images = shifted(images, down, right, self._shift)
         if self._flip:
-            mirrored = torch.rand(len(images), generator=self._draw).to(self._device, non_blocking=True) < 0.5
+            mirrored = torch.rand(len(images), generator=draw).to(self._device, non_blocking=True) < 0.5
             images = torch.where(mirrored.view(-1, 1, 1, 1), images.flip(3), images)
         return Split(images, split.labels)
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+#: A longer list of known names is not printed.
+MOST_LISTED = 100
+
 
 class GesclError(Exception):
     """A mistake the user can mend. The command line prints its message alone and exits with `exit_code`."""
@@ -27,8 +30,14 @@ class DataError(GesclError):
 
 
 def unknown(what: str, given: str, known: Iterable[str]) -> str:
-    """The message for a name nobody knows, with the nearest known one and the whole list."""
+    """The message for an unknown name, with the nearest known one and the list of all unless it is long."""
     names = list(known)
     near = get_close_matches(given, names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"unknown {what} {given!r}{hint} (known: {', '.join(names)})"
+    listed = f" (known: {', '.join(names)})" if len(names) <= MOST_LISTED else ""
+    return f"unknown {what} {given!r}{hint}{listed}"
+
+
+def missing_extra(what: str, extra: str) -> str:
+    """The message where an optional dependency is not installed."""
+    return f"{what} is not installed: install gescl with its extra {extra!r}, as in pip install '.[{extra}]'"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,18 +12,32 @@ from torch import Tensor, nn
 
 from . import metrics
 from .calibration import fit_temperature, surest
-from .errors import DataError, UnavailableError, UsageError, unknown
-from .methods import Gescl, Method, Strategy, TaskContext, method_class
-from .methods.base import Capacity
-from .model_file import LARGEST_SIDE, load_model, save_model
+from .errors import DataError, GesclError, UnavailableError, UsageError, unknown
+from .maths.moments import pixel_moments
+from .methods import METHODS, Capacity, Gescl, Method, Strategy, method_class
+from .model_file import LARGEST_SIDE, Header, SavedModel, backup_of, read_model, write_model
 from .networks.cnn import Shape, build_trunk
 from .networks.external import load_weights
 from .networks.multihead import MultiHeadNet
+from .observers import Observer, ProgressBar
 from .randomness import seeded
 from .records import Guess, Prediction, TaskRecord
-from .runs.progress import epoch_bar
+from .runtime import find_device
 from .streams.task import Split, Task, as_images
-from .training import Epoch, Snapshot, Training, train, validate
+from .training import Snapshot, Training, learn_task, validate
+from .validation import check_tensors, validated
+
+#: What rebuilding a learner can end in if a file does not hold what this version would have written.
+_NOT_AS_WRITTEN = (
+    GesclError,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    ValueError,
+    RuntimeError,
+    AttributeError,
+    MemoryError,
+)
 
 
 class Learner:
@@ -35,7 +49,8 @@ class Learner:
         learner.predict(images, task="8-9").labels
 
     `network` is the name of a shipped one, of one of timm's ("timm:resnet18"), or a trunk of your own: an `nn.Module`
-    from images to flat features. `weights` is a safetensors file that it starts from, drawn weights unless given.
+    from images to flat features. `weights` is a safetensors file to start from instead of random weights. `training`
+    is a `Training` or a mapping of its settings. `observer` follows along; a progress bar unless given.
     While it lives, a learner keeps the validation and test images of its tasks to fill the accuracy matrix; they are
     not saved with it, and training images are never kept (except by `joint`).
     """
@@ -45,23 +60,23 @@ class Learner:
         network: str | nn.Module = "paper3",
         method: Method | str | None = None,
         *,
-        training: Training | None = None,
+        training: Training | Mapping[str, Any] | None = None,
         device: str = "auto",
         seed: int = 0,
         weights: str | Path | None = None,
-        on_epoch: Callable[[Epoch], None] | None = None,
-        progress: bool = True,
+        observer: Observer | None = None,
     ) -> None:
         if isinstance(method, str):
             method = method_class(method)()
+        if isinstance(training, Mapping):
+            training = validated(Training, training, "training.")
         self.network = network
         self.method: Method = method or Gescl()
         self.training = training or Training()
-        self.device = _device(device)
+        self.device = find_device(device)
         self.seed = seed
         self.weights = weights
-        self.on_epoch = on_epoch
-        self.progress = progress
+        self.observer = observer or ProgressBar()
         self.records: list[TaskRecord] = []
         self._net: MultiHeadNet | None = None
         self._strategy: Strategy[Any] | None = None
@@ -81,6 +96,7 @@ class Learner:
 
     @property
     def strategy(self) -> Strategy[Any]:
+        """The method at work on the network."""
         if self._strategy is None:
             raise UsageError("nothing has been learned yet: the method starts with the first task")
         return self._strategy
@@ -111,7 +127,7 @@ class Learner:
     def learn(self, task: Task, earlier: Sequence[Task] = ()) -> TaskRecord:
         """Learn a task. Its training images are not needed afterwards.
 
-        `earlier` are tasks learned before whose test images shall be tested again (after loading, or for `joint`,
+        `earlier` are tasks learned before whose test images are to be tested again (after loading, or for `joint`,
         which also trains on them). If learning fails or is interrupted, the learner is as it was before.
         """
         self._check(task, earlier)
@@ -125,8 +141,10 @@ class Learner:
         with seeded(self.seed, index, "head"):
             net.add_head(len(task.classes))
         try:
+            self.observer.begin_task(task.name, self.training.epochs)
             record = self._learn(task, sorted(earlier, key=lambda known: self.index(known.name)))
         except BaseException:
+            self.observer.abandon_task()
             net.drop_head(task_state)
             before.restore()
             strategy.load_state(state_before)
@@ -135,6 +153,7 @@ class Learner:
                 self._net = self._strategy = None  # they have the failed task's size and pixel moments
             raise
         self.records.append(record)
+        self.observer.end_task(self.records)
         return record
 
     def postpone(self, task: Task) -> TaskRecord:
@@ -147,39 +166,40 @@ class Learner:
         nothing: tuple[float | None, ...] = (None,) * (len(self.records) + 1)
         record = TaskRecord(task.name, task.classes, 0, 0, 0.0, 0.0, nothing, nothing, nothing, None, None)
         self.records.append(record)
+        self.observer.end_task(self.records)
         return record
 
     def _learn(self, task: Task, earlier: Sequence[Task]) -> TaskRecord:
         net, strategy, index = self.net, self.strategy, len(self.records)
         for known in (*earlier, task):
             self._held_out[known.name] = {"val": known.val, "test": known.test}
-        context = TaskContext(
-            index=index,
-            task=task,
-            seed=self.seed,
-            batch_size=self.training.batch_size,
-            train=[(index, task.train)],
-            val=[(index, task.val)],
-            earlier=earlier,
-        )
         names = [*self.tasks, task.name]
+        before_end: tuple[float | None, ...] | None = None
+        testing = 0.0
+
+        def test_before_end() -> None:
+            nonlocal before_end, testing
+            started = time.perf_counter()
+            before_end = self._row(names, "test") if strategy.rewrites else None
+            testing = time.perf_counter() - started
+
         started = time.perf_counter()
-        with epoch_bar(task.name, self.training.epochs, self.progress) as bar:
-            epochs = train(net, strategy, context, self.training, report=lambda epoch: self._report(bar, epoch))
-        trained = time.perf_counter()
-        before_end = self._row(names, "test") if strategy.rewrites else None
-        tested = time.perf_counter()
-        strategy.end_task(context)
-        seconds = time.perf_counter() - started - (tested - trained)
+        epochs = []
+        for epoch in learn_task(
+            net, strategy, task, self.training, seed=self.seed, earlier=earlier, before_end=test_before_end
+        ):
+            epochs.append(epoch)
+            self.observer.end_epoch(epoch)
+        seconds = time.perf_counter() - started - testing
         accuracy = self._row(names, "test")
         capacity = strategy.capacity()
         return TaskRecord(
             name=task.name,
             classes=task.classes,
-            train_images=sum(len(split) for _, split in context.train),
+            train_images=epochs[0].images,
             epochs=len(epochs),
             seconds=seconds,
-            images_per_second=sum(e.images_per_second * e.seconds for e in epochs) / sum(e.seconds for e in epochs),
+            images_per_second=sum(epoch.images for epoch in epochs) / sum(epoch.seconds for epoch in epochs),
             accuracy=accuracy,
             accuracy_before_end=before_end or accuracy,
             val_accuracy=self._row(names, "val"),
@@ -187,11 +207,6 @@ class Learner:
             important_filters=capacity.important if capacity else None,
             temperature=fit_temperature(self._logits(task.val.images, index), task.val.labels),
         )
-
-    def _report(self, bar: Callable[[Epoch], None], epoch: Epoch) -> None:
-        bar(epoch)
-        if self.on_epoch:
-            self.on_epoch(epoch)
 
     def predict(self, images: Any, task: str) -> Prediction:
         """Labels and probabilities of images (uint8, N×C×H×W or N×H×W×C, numpy or torch) for a learned task."""
@@ -201,9 +216,9 @@ class Learner:
         return Prediction([classes[k] for k in probabilities.argmax(1).tolist()], probabilities, task)
 
     def guess(self, images: Any) -> list[Guess]:
-        """What images show when nobody says which task they belong to: each asks the head that is surest of it.
+        """Labels of images whose task is not known: each is answered by the head that is most certain of it.
 
-        It is a guess: every head knows only its own task's images, and some are sure of what they have never seen.
+        It is a guess: every head knows only its own task's images, and some are certain of what they have never seen.
         """
         self.index(self.tasks[0] if self.records else "")
         batch = self._images(images)
@@ -241,25 +256,59 @@ class Learner:
     def save(self, path: str | Path, *, backup: bool = True) -> None:
         """Write the model to one file: weights, heads, class names, method and its state, history. No image.
 
-        The file is whole or as it was. With `backup` the one that was there before stays beside it, as `path.bak`.
+        The file is replaced in one move. With `backup` the previous version stays as `path.bak`.
         """
-        save_model(self, Path(path), backup=backup)
+        own = not isinstance(self.network, str)
+        header = Header(
+            network=qualified_name(self.network) if isinstance(self.network, nn.Module) else self.network,
+            own_network=own,
+            shape=self.net.shape,
+            method={"name": self.method.name, **self.method.model_dump(mode="json")},
+            training=self.training,
+            seed=self.seed,
+            tasks=tuple(self.records),
+        )
+        model = SavedModel(header, self.net.state_dict(), self.net.task_state(), self.strategy.state())
+        write_model(Path(path), model, backup=backup)
 
     @staticmethod
     def load(
         path: str | Path,
-        network: nn.Module | None = None,
+        network: str | nn.Module | None = None,
         *,
         method: type[Method] | None = None,
         device: str = "auto",
-        progress: bool = True,
+        observer: Observer | None = None,
     ) -> Learner:
         """The learner that was saved there, ready to learn the next task.
 
         A model of your own class needs `network`: a trunk of the same structure, whose weights are overwritten; one
-        of your own method needs `method`, its class.
+        of your own method needs `method`, its class. A name as `network` must be the one that the model has.
         """
-        return load_model(Path(path), network, method, device=device, progress=progress)
+        path = Path(path)
+        try:
+            saved = read_model(path)
+            chosen = _method_class(path, saved.header, method)
+            if isinstance(network, str):
+                if saved.header.own_network or network != saved.header.network:
+                    raise UsageError(f"{path} is a model of the network {saved.header.network}, not of {network}")
+                network = None
+            if saved.header.own_network and network is None:
+                raise UsageError(
+                    f"{path} is a model of your own class {saved.header.network}: load it with network=, a trunk of it"
+                )
+            try:
+                return _restored(saved, network, chosen, device, observer)
+            except UnavailableError:
+                raise
+            except _NOT_AS_WRITTEN as error:
+                if network is not None:
+                    raise UsageError(f"{path} does not fit the network given, or is damaged: {error}") from error
+                raise DataError(f"{path} is damaged: {error}") from error
+        except DataError as error:
+            if backup_of(path).is_file():
+                raise DataError(f"{error}. The previous version is {backup_of(path)}") from error
+            raise
 
     def _start(self, task: Task) -> None:
         if max(task.shape) > LARGEST_SIDE:
@@ -271,13 +320,12 @@ class Learner:
             trunk = build_trunk(self.network, task.shape) if isinstance(self.network, str) else self.network
         if self.weights is not None:
             load_weights(trunk, Path(self.weights))
-        mean, std = _pixel_moments(task.train.images)
-        self.attach(trunk, task.shape, mean, std)
+        self._attach(trunk, task.shape, *pixel_moments(task.train.images))
 
-    def attach(self, trunk: nn.Module, shape: Shape, mean: Tensor, std: Tensor) -> None:
+    def _attach(self, trunk: nn.Module, shape: Shape, mean: Tensor, std: Tensor) -> None:
         """Take this trunk, for images of this shape and these pixel moments: what learning or loading begins with."""
-        self._net = MultiHeadNet(trunk.to(self.device), shape, mean.to(self.device), std.to(self.device))
-        self._strategy = self.method.strategy(self._net)
+        net = MultiHeadNet(trunk.to(self.device), shape, mean.to(self.device), std.to(self.device))
+        self._net, self._strategy = net, self.method.strategy(net)
 
     def _row(self, names: Sequence[str], kind: str) -> tuple[float | None, ...]:
         """Accuracy on each task's held-out images; None where there are none (any more)."""
@@ -287,7 +335,7 @@ class Learner:
         )
 
     def index(self, task: str) -> int:
-        """Which of the tasks learned, counted from 0, has that name."""
+        """The number of the learned task of that name, counted from 0."""
         if task not in self.tasks:
             raise UsageError(unknown("task", task, self.tasks) if self.tasks else "nothing has been learned yet")
         return self.tasks.index(task)
@@ -311,30 +359,51 @@ class Learner:
             )
 
 
-def _pixel_moments(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each channel, in steps of 0 … 255."""
-    total = torch.zeros(images.shape[1], dtype=torch.float64)
-    squares = torch.zeros_like(total)
-    for part in torch.split(images, 4096):
-        pixels = part.double()
-        total += pixels.sum((0, 2, 3))
-        squares += pixels.square().sum((0, 2, 3))
-    count = images.numel() / images.shape[1]
-    mean = total / count
-    std = (squares / count - mean.square()).clamp_min(0).sqrt()
-    return mean.float(), torch.where(std > 0, std, torch.ones_like(std)).float()
+def qualified_name(network: nn.Module) -> str:
+    return f"{type(network).__module__}:{type(network).__qualname__}"
 
 
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        kind = torch.device(name).type
-    except RuntimeError:
-        kind = "meta"  # torch's word for nowhere
-    if kind == "meta":
-        raise UnavailableError(f"unknown device {name!r}; known are auto, cpu, cuda, cuda:1, mps")
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError, ImportError) as error:
-        raise UnavailableError(f"device {name!r} is not available here: {str(error).splitlines()[0]}") from error
+def _method_class(path: Path, header: Header, given: type[Method] | None) -> type[Method]:
+    name = str(header.method.get("name"))
+    if given is None and name not in METHODS:
+        raise DataError(
+            f"{path}: {unknown('method', name, METHODS)}; a method of your own is loaded with method=, its class"
+        )
+    if given is not None and name != given.name:
+        raise UsageError(f"{path} is a model of the method {name!r}, not of {given.name!r}")
+    return given or METHODS[name]
+
+
+def _restored(
+    saved: SavedModel, network: nn.Module | None, method_type: type[Method], device: str, observer: Observer | None
+) -> Learner:
+    header = saved.header
+    settings = {key: value for key, value in header.method.items() if key != "name"}
+    method = validated(method_type, settings, "header: method.")
+    classes = [len(record.classes) for record in header.tasks]
+    blank = torch.zeros(header.shape[0]), torch.ones(header.shape[0])
+    if network is None:  # a header may ask for any size: compare before memory is taken for it
+        with torch.device("meta"):
+            skeleton = MultiHeadNet(build_trunk(header.network, header.shape), header.shape, *blank)
+            for count in classes:
+                skeleton.add_head(count)
+        check_tensors(saved.net, skeleton.state_dict(), "net.")
+    learner = Learner(
+        network or header.network, method, training=header.training, device=device, seed=header.seed, observer=observer
+    )
+    with seeded(header.seed, "load"):  # what is drawn is overwritten
+        learner._attach(network or build_trunk(header.network, header.shape), header.shape, *blank)
+        for count in classes:
+            learner.net.add_head(count)
+    learner.records.extend(header.tasks)
+    check_tensors(saved.net, learner.net.state_dict(), "net.")
+    if not (saved.net["std"] > 0).all():
+        raise ValueError("net.std must be positive")
+    learner.net.load_state_dict(saved.net)
+    task, state = (
+        {name: tensor.to(learner.device) for name, tensor in part.items()} for part in (saved.task, saved.method)
+    )
+    check_tensors(task, learner.net.task_state_like(task), "task.")
+    learner.net.load_task_state(task)
+    learner.strategy.load_state(state)
+    return learner

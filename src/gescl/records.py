@@ -1,10 +1,28 @@
-"""What is kept of a learned task, and what a prediction is."""
+"""What is known of an epoch and of a learned task, and what a prediction is."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch of a task: what was measured in it."""
+
+    task: str
+    index: int
+    epoch: int
+    lr: float
+    loss: float
+    val_loss: float
+    val_accuracy: float
+    best: bool
+    #: Training images, the seconds of training on them (validation apart), and their ratio.
+    images: int
+    seconds: float
+    images_per_second: float
 
 
 @dataclass(frozen=True)
@@ -15,7 +33,9 @@ class TaskRecord:
     classes: tuple[str, ...]
     train_images: int
     epochs: int
+    #: Seconds of training and of the method's work at the end; tests are not counted.
     seconds: float
+    #: Training images per second of training.
     images_per_second: float
     #: Accuracy on the tasks so far after this one, and before the method's work at the end of the task.
     accuracy: tuple[float | None, ...]
@@ -23,13 +43,13 @@ class TaskRecord:
     val_accuracy: tuple[float | None, ...]
     free_filters: dict[str, int] | None
     important_filters: dict[str, int] | None
-    #: What logits are divided by, so that probabilities mean what they say on validation images.
+    #: Logits are divided by this, so that probabilities are calibrated on validation images.
     temperature: float = 1.0
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Class names, one an image, the probability of every class, and the task whose head was asked."""
+    """Class names, one per image, the probability of every class, and the task whose head was asked."""
 
     labels: list[str]
     probabilities: Tensor
@@ -38,7 +58,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Guess:
-    """What one image shows, by the task whose head was surest: its name, the class and the class's probability."""
+    """The answer for one image by the most certain head: its task, the class and the class's probability."""
 
     task: str
     label: str

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import torch
 
+from .errors import UnavailableError
+
 # glibc's names for mallopt
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
@@ -33,6 +35,22 @@ def prepare_process(threads: int | None = None) -> int:
     torch.set_num_threads(threads)
     _keep_freed_memory()
     return threads
+
+
+def find_device(name: str) -> torch.device:
+    """The device of that name; "auto" is a GPU if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        kind = torch.device(name).type
+    except RuntimeError:
+        kind = "meta"  # torch's word for nowhere
+    if kind == "meta":
+        raise UnavailableError(f"unknown device {name!r}; known are auto, cpu, cuda, cuda:1, mps")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError, ImportError) as error:
+        raise UnavailableError(f"device {name!r} is not available here: {str(error).splitlines()[0]}") from error
 
 
 @functools.cache

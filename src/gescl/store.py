@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: atomic writes, safetensors and JSON, nothing pickled."""
+"""Files that are either whole or absent: atomic writes, locks, safetensors and JSON, nothing pickled."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import filelock
 import safetensors
 import safetensors.torch
 import torch
@@ -42,7 +44,8 @@ def write_bytes(path: Path, content: bytes, backup: Path | None = None) -> None:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         if temporary is not None:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):  # the error above says it all
+                temporary.unlink()
 
 
 def remains_of(path: Path) -> list[Path]:
@@ -120,3 +123,22 @@ def append_line(path: Path, content: Any) -> None:
             file.write(json.dumps(content, allow_nan=False, ensure_ascii=False) + "\n")
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def locked(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold the lock file `path`; call `waiting` once if another process holds it, then wait for it.
+
+    The operating system releases the lock when its holder dies. Fails with an `OSError` where the file cannot be made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        waiting()
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()

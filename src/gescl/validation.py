@@ -42,6 +42,17 @@ def validated(model: type[Model], table: Mapping[str, Any], prefix: str, *, word
         raise UsageError("\n".join(_complaint(model, e, prefix, word) for e in error.errors())) from None
 
 
+def flat(table: Any, prefix: str = "") -> dict[str, Any]:
+    """The values of nested tables by their full names: {"training.epochs": 5, …}."""
+    if not isinstance(table, dict):
+        return {prefix: table}
+    return {
+        name: value
+        for key, inner in table.items()
+        for name, value in flat(inner, f"{prefix}.{key}" if prefix else key).items()
+    }
+
+
 def check_tensors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], prefix: str) -> None:
     """Refuse tensors that have not the names, shapes and types expected, by the first that differs."""
     for name in sorted(found.keys() ^ expected.keys()):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -18,33 +17,27 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ..errors import UsageError, unknown
+from ..errors import UsageError
 from ..learner import Learner
 from ..methods import Gescl, Method, method_class
 from ..methods.base import Capacity
 from ..models.export import cost, export_onnx, task_net
 from ..models.folders import COLOURS, Choices, LearnReport, evaluate_folder, learn_folder, predict_files, short_of_room
-from ..networks.cnn import NETWORKS
-from ..networks.external import own_trunk
-from ..randomness import seeded
-from ..runs.progress import format_accuracy
-from ..runs.recipe import read_settings
+from ..models.inspect import ModelSummary, inspect_model
+from ..networks.cnn import find_network
+from ..runs.watching import format_accuracy
 from ..runtime import prepare_process
 from ..validation import validated
+from .options import Device, SkipBroken, Threads, console, parse_settings, say
 
 models_app = typer.Typer()
-console = Console()
 
 Model = Annotated[Path, typer.Argument(help="The model file.")]
 Network = Annotated[
     str | None,
-    typer.Option(help="A shipped network, timm:NAME, or package.module:factory for one of your own."),
+    typer.Option(help="A shipped network, timm:NAME, or package.module:factory for your own."),
 ]
-Device = Annotated[str, typer.Option(help="cpu, cuda, …; auto takes a GPU if there is one.")]
-Threads = Annotated[
-    int | None, typer.Option(min=1, help="CPU threads; OMP_NUM_THREADS or all cores up to four unless given.")
-]
-SkipBroken = Annotated[bool, typer.Option("--skip-broken", help="Leave out images that cannot be read.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class Channels(StrEnum):
@@ -58,54 +51,43 @@ class Channels(StrEnum):
         return 1 if self is Channels.GREY else 3
 
 
-def _network(name: str | None, seed: int | None) -> Any:
-    if name is None or name in NETWORKS or name.startswith("timm:"):
-        return name
-    if ":" not in name:
-        raise UsageError(unknown("network", name, NETWORKS) + ", timm:NAME, or package.module:factory")
-    with seeded(seed or 0, "network"):
-        return own_trunk(name)
-
-
-def _method(name: str | None, settings: Mapping[str, Any]) -> Method | None:
-    if name is None and not settings:
-        return None
-    return validated(method_class(name or Gescl.name), settings, "method.")
-
-
 def _loaded(model: Path, network: str | None, device: str) -> Learner:
-    trunk = _network(network, None)
-    return Learner.load(model, network=None if isinstance(trunk, str) else trunk, device=device)
+    return Learner.load(model, network=find_network(network), device=device)
 
 
 @models_app.command()
 def learn(
-    model: Annotated[Path, typer.Argument(help="The model file; made if it is not there.")],
-    folder: Annotated[
-        Path, typer.Argument(help="The task: folders train/CLASS/* and, if you have them, test/CLASS/*.")
-    ],
-    name: Annotated[str | None, typer.Option(help="The task's name; the folder's unless given.")] = None,
+    model: Annotated[Path, typer.Argument(help="The model file; created if it does not exist.")],
+    folder: Annotated[Path, typer.Argument(help="The task: folders train/CLASS/* and, optionally, test/CLASS/*.")],
+    name: Annotated[str | None, typer.Option(help="The task's name.", show_default="the folder's")] = None,
     network: Network = None,
-    method: Annotated[str | None, typer.Option(help="New model: the method; gescl unless given.")] = None,
+    method: Annotated[str | None, typer.Option(help="New model: the method.", show_default="gescl")] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="method.KEY=VALUE for a new model, training.KEY=VALUE from now on."),
+        typer.Option("--set", help="method.KEY=VALUE for a new model; training.KEY=VALUE for this and later tasks."),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the images; from now on.")] = None,
-    seed: Annotated[int | None, typer.Option(help="New model: its seed.")] = None,
-    image_size: Annotated[int | None, typer.Option(help="New model: pixels a side; 64 unless given.")] = None,
-    images: Annotated[Channels | None, typer.Option(help="New model: colour unless given.")] = None,
-    weights: Annotated[Path | None, typer.Option(help="New model: safetensors file to start from.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Do everything but save.")] = False,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs for this and later tasks.")] = None,
+    seed: Annotated[int | None, typer.Option(help="New model: random seed.", show_default="0")] = None,
+    image_size: Annotated[int | None, typer.Option(help="New model: pixels per side.", show_default="64")] = None,
+    images: Annotated[
+        Channels | None, typer.Option(help="New model: read images as grey or colour.", show_default="colour")
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="New model: safetensors file with initial weights.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Learn and report, but do not save.")] = False,
     skip_broken: SkipBroken = False,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
     """Learn a task from a folder of images into a model. The images may be deleted afterwards."""
     prepare_process(threads)
-    settings = read_settings(set_ or (), ("method", "training"))
+    settings: dict[str, dict[str, Any]] = {"method": {}, "training": {}}
+    for key, value in parse_settings(set_).items():
+        section, _, name_ = key.partition(".")
+        if section not in settings or not name_:
+            raise UsageError(f"--set {key}: set method.KEY or training.KEY")
+        settings[section][name_] = value
     choices = Choices(
-        network=_network(network, seed),
+        network=find_network(network, seed or 0),
         method=_method(method, settings["method"]),
         epochs=epochs,
         training=settings["training"],
@@ -118,7 +100,13 @@ def learn(
         model, folder, name, choices, dry_run=dry_run, skip_broken=skip_broken, device=device,
         before_training=say, before_saving=_tell_report,
     )  # fmt: skip
-    say(f"nothing was saved: {model} is as it was" if dry_run else f"saved to {model}")
+    say(f"not saved: {model} is unchanged" if dry_run else f"saved to {model}")
+
+
+def _method(name: str | None, settings: dict[str, Any]) -> Method | None:
+    if name is None and not settings:
+        return None
+    return validated(method_class(name or Gescl.name), settings, "method.")
 
 
 def _tell_report(report: LearnReport) -> None:
@@ -129,25 +117,25 @@ def _tell_report(report: LearnReport) -> None:
         say(f"  accuracy on its test images: {format_accuracy(record.accuracy[-1])}")
     if report.moved is not None:
         mean, most = report.moved
-        say(f"  filters that earlier tasks need moved by {mean:.2%} of their length on average, {most:.2%} at most")
+        say(f"  filters of earlier tasks moved by {mean:.2%} of their length on average, {most:.2%} at most")
     if report.capacity is not None:
         free, all_ = sum(report.capacity.free.values()), sum(_sizes(report.capacity).values())
-        say(f"  filters left for later tasks: {free} of {all_}")
+        say(f"  filters free for later tasks: {free} of {all_}")
 
 
 @models_app.command()
 def predict(
     model: Model,
     files: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
-    task: Annotated[str | None, typer.Option(help="The task to ask; guessed image by image unless given.")] = None,
-    min_confidence: Annotated[float, typer.Option(help="Below it an image is 'unknown'.")] = 0.0,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="CSV on standard output.")] = False,
+    task: Annotated[str | None, typer.Option(help="The images' task.", show_default="guessed image by image")] = None,
+    min_confidence: Annotated[float, typer.Option(help="Answer 'unknown' below this confidence.")] = 0.0,
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     skip_broken: SkipBroken = False,
     network: Network = None,
     device: Device = "auto",
 ) -> None:
-    """Say what images show."""
+    """Classify images."""
     if as_json and as_csv:
         raise UsageError("choose one of --json and --csv")
     learner = _loaded(model, network, device)
@@ -167,15 +155,15 @@ def predict(
     # A file or a program gets whole names, however long.
     (console if console.is_terminal else Console(width=100_000)).print(table)
     if answers[0].guessed:
-        say("the task was guessed, by the head that is surest; --task NAME is more reliable")
+        say("the task was guessed by the most certain head; --task NAME is more reliable")
 
 
 @models_app.command()
 def evaluate(
     model: Model,
-    folder: Annotated[Path, typer.Argument(help="Images: test/CLASS/*, or train/CLASS/*, or CLASS/*.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of images: test/CLASS/*, or train/CLASS/*, or CLASS/*.")],
     task: Annotated[str, typer.Option(help="The task they belong to.")],
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False,
+    as_json: AsJson = False,
     skip_broken: SkipBroken = False,
     network: Network = None,
     device: Device = "auto",
@@ -197,69 +185,44 @@ def evaluate(
 @models_app.command()
 def inspect(
     model: Model,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False,
+    as_json: AsJson = False,
     network: Network = None,
 ) -> None:
-    """Look into a model: its tasks, what they take, what is left, what it costs."""
-    learner = _loaded(model, network, "cpu")
-    sample = torch.zeros(1, *learner.net.shape, dtype=torch.uint8)
-    whole, capacity = cost(learner.net, sample, 0), learner.capacity()
-    facts = {
-        "network": learner.network if isinstance(learner.network, str) else type(learner.network).__name__,
-        "method": learner.method.name,
-        "image": dict(zip(("channels", "height", "width"), learner.net.shape, strict=True)),
-        "file_bytes": model.stat().st_size,
-        "parameters": whole.parameters,
-        "macs": whole.macs,
-        "state_bytes": learner.state_bytes,
-        "tasks": [
-            {
-                "name": record.name,
-                "classes": list(record.classes),
-                "images": record.train_images,
-                "accuracy": record.accuracy[-1],
-                "validation_accuracy": record.val_accuracy[-1],
-                "temperature": record.temperature,
-                "macs_alone": cost(task_net(learner, record.name), sample).macs,
-            }
-            for record in learner.records
-        ],
-        "capacity": None if capacity is None else asdict(capacity),
-    }
+    """Show a model's tasks, the filters they take, what is free, and what it costs."""
+    summary = inspect_model(model, find_network(network))
     if as_json:
-        print(json.dumps(facts, indent=1, ensure_ascii=False))
+        print(json.dumps(asdict(summary), indent=1, ensure_ascii=False))
     else:
-        _tell_facts(facts, capacity)
+        _show(summary)
 
 
-def _tell_facts(facts: dict[str, Any], capacity: Capacity | None) -> None:
-    image = facts["image"]
-    kind = COLOURS[image["channels"]]
+def _show(summary: ModelSummary) -> None:
+    image = summary.image
     say(
-        f"{facts['network']} with {facts['method']}, {kind} images of {image['height']}×{image['width']}; "
-        f"{facts['file_bytes']:,} bytes, {facts['parameters']:,} weights, {facts['macs']:,} multiply-adds an image"
+        f"{summary.network} with {summary.method}, {COLOURS[image['channels']]} images of "
+        f"{image['height']}×{image['width']}; {summary.file_bytes:,} bytes, {summary.parameters:,} weights, "
+        f"{summary.macs:,} multiply-adds per image"
     )
     table = _table("task", "images", "accuracy when learned", "multiply-adds alone", "classes")
-    for task in facts["tasks"]:
-        tested = task["accuracy"] is not None
-        measured = format_accuracy(task["accuracy" if tested else "validation_accuracy"])
-        accuracy = f"{measured} ({'test' if tested else 'validation'})"
+    for task in summary.tasks:
+        tested = task.accuracy is not None
+        measured = format_accuracy(task.accuracy if tested else task.validation_accuracy)
         table.add_row(
-            Text(task["name"]),
-            str(task["images"]),
-            accuracy,
-            f"{task['macs_alone']:,}",
-            Text(", ".join(task["classes"])),
+            Text(task.name),
+            str(task.images),
+            f"{measured} ({'test' if tested else 'validation'})",
+            f"{task.macs_alone:,}",
+            Text(", ".join(task.classes)),
         )
     console.print(table)
-    if capacity is None:
+    if summary.capacity is None:
         return
     layers = _table("layer", "taken by tasks", "free")
-    for layer, size in _sizes(capacity).items():
-        taken = capacity.important[layer]
+    for layer, size in _sizes(summary.capacity).items():
+        taken = summary.capacity.important[layer]
         layers.add_row(Text(layer), ProgressBar(size, taken, width=24), f"{size - taken} of {size}")
     console.print(layers)
-    if words := short_of_room(capacity):
+    if words := short_of_room(summary.capacity):
         say(words)
 
 
@@ -267,8 +230,8 @@ def _tell_facts(facts: dict[str, Any], capacity: Capacity | None) -> None:
 def export(
     model: Model,
     onnx: Annotated[Path, typer.Option(help="The ONNX file to write.")],
-    task: Annotated[str | None, typer.Option(help="The task; needed if the model has several.")] = None,
-    compact: Annotated[bool, typer.Option("--compact", help="Leave out filters the task does not need.")] = False,
+    task: Annotated[str | None, typer.Option(help="The task; required if the model has several.")] = None,
+    compact: Annotated[bool, typer.Option("--compact", help="Leave out filters that the task does not need.")] = False,
     network: Network = None,
 ) -> None:
     """Write one task's network as ONNX: uint8 images N×H×W×C in, probabilities out."""
@@ -280,7 +243,7 @@ def export(
     export_onnx(learner, task, onnx, compact=compact)
     sample = torch.zeros(1, *learner.net.shape, dtype=torch.uint8)
     before, after = (cost(task_net(learner, task, compact=small), sample) for small in (False, compact))
-    say(f"written to {onnx}: {after.parameters:,} weights, {after.macs:,} multiply-adds an image")
+    say(f"written to {onnx}: {after.parameters:,} weights, {after.macs:,} multiply-adds per image")
     if compact:
         say(f"  before: {before.parameters:,} weights, {before.macs:,} multiply-adds")
 
@@ -291,8 +254,3 @@ def _sizes(capacity: Capacity) -> dict[str, int]:
 
 def _table(*columns: str) -> Table:
     return Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0))
-
-
-def say(words: str) -> None:
-    """A line as it is, however long."""
-    console.print(words, soft_wrap=True, markup=False, highlight=False)

@@ -2,7 +2,7 @@
 
 from ..errors import UsageError, unknown
 from .ags import AgsCl
-from .base import Capacity, Method, Strategy, TaskContext
+from .base import Batch, Capacity, Method, Strategy, TaskContext
 from .ewc import Ewc
 from .finetune import Finetune
 from .frozen import Frozen
@@ -28,6 +28,7 @@ def method_class(name: str) -> type[Method]:
 __all__ = [
     "METHODS",
     "AgsCl",
+    "Batch",
     "Capacity",
     "Ewc",
     "Finetune",

@@ -61,7 +61,6 @@ class AgsClStrategy(FilterwiseStrategy[AgsCl]):
     def end_task(self, context: TaskContext) -> None:
         """ω ← ηω + mean activation; important is what has ω > 0."""
         self.let_statistics_follow(context)
-        ((head, split),) = context.train
-        mean = activation_moments(self.net, head, split)[0].float()
+        mean = activation_moments(self.net, context)[0].float()
         self.update_importance(mean, mean > 0, self.method.eta)
         self.redraw_free(context, self.method.rho)

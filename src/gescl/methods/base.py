@@ -1,23 +1,28 @@
-"""The base of every method: a `Method` is what you choose, its `Strategy` is what keeps the past while you learn.
+"""The base of every method: a `Method` is what you choose, its `Strategy` is what it does while a network learns.
 
 A method is one file with two classes. The `Method` is frozen: its fields are the hyper-parameters, nothing else. It
-makes a `Strategy` for a network, and the strategy carries whatever the method remembers from task to task. The training
-loop calls the strategy's hooks in this order, and no others:
+makes a `Strategy` for a network, which carries whatever the method remembers from task to task. Whoever trains the
+network calls the strategy's hooks in this order (`training.learn_task` is the place to see it), and no others:
 
-    begin_task                       the head is there, the optimiser not yet
-    fixed                            which filters do not move in this task
+    shown                            which tasks' images are trained on: the new one's, unless a method sees old data
+    begin_task                       the head exists, the optimiser does not yet
+    fixed                            which filters do not move during this task
+    own_parameters, tracked          what the optimiser steps, and what is restored, besides the network
       begin_step                     before each forward pass
       penalty                        a term added to the cross-entropy
-      after_backward                 gradients are there, the optimiser has not stepped
+      after_backward                 gradients are computed, the optimiser has not stepped
       after_step                     the optimiser has stepped
       end_epoch                      before the epoch is validated
-    end_task                         best weights restored, eval mode; the training images are still there
+    end_task                         best weights restored, eval mode; the training images are still available
+
+A strategy never assumes that images are in memory. It asks its `TaskContext` for batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -25,8 +30,13 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from ..networks.multihead import MultiHeadNet
-from ..streams.task import Split, Task
+from ..randomness import generator, seeded
+from ..streams.task import Task
 from ..validation import check_tensors
+
+#: Images (as the network takes them) and labels, batch by batch on the network's device: called with the batch size
+#: and, for a shuffled pass, the generator of the order.
+BatchSource = Callable[[int, torch.Generator | None], Iterator[tuple[Tensor, Tensor]]]
 
 
 class Method(BaseModel):
@@ -42,34 +52,37 @@ class Method(BaseModel):
 
 @dataclass
 class TaskContext:
-    """One task while it is learned: what a strategy may see and set."""
+    """One task while it is learned, as a strategy sees it."""
 
+    #: How many tasks were learned before; also the number of the task's head.
     index: int
-    task: Task
+    name: str
     seed: int
     batch_size: int
-    #: Training and validation images by head. A method that sees old data adds to them in `begin_task`.
-    train: list[tuple[int, Split]]
-    val: list[tuple[int, Split]]
-    #: Tasks learned before that the caller still has.
-    earlier: Sequence[Task] = ()
-    #: Parameters of the method's own that the optimiser shall step, set in `begin_task`.
-    own_parameters: list[nn.Parameter] = field(default_factory=list)
-    #: Tensors of the method's own that go back with the weights when the best ones are restored; not stepped.
-    followers: list[Tensor] = field(default_factory=list)
+    source: BatchSource
+    #: Set once the optimiser exists, after `begin_task`.
     optimizer: torch.optim.Optimizer | None = None
-    #: The step's training images by number, and the trunk's features of them: there when `penalty` is asked for.
-    batch: Tensor = field(init=False)
-    features: Tensor = field(init=False)
+
+    def batches(self, size: int = 256, *, shuffled: str | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """The task's training images and labels, not augmented: in a fixed order, or shuffled for a purpose."""
+        return self.source(size, None if shuffled is None else self.generator(shuffled))
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Random numbers of this task for one purpose."""
+        return generator(self.seed, self.index, purpose)
+
+    def seeded(self, purpose: str) -> AbstractContextManager[None]:
+        """The same for what draws from torch's global generator."""
+        return seeded(self.seed, self.index, purpose)
 
     @property
     def lr(self) -> float:
-        """The learning rate now: α of the proximal steps."""
+        """The current learning rate: α of the proximal steps."""
         assert self.optimizer is not None
         return float(self.optimizer.param_groups[0]["lr"])
 
     def clear_moments(self, parameter: Tensor, where: Tensor) -> None:
-        """Set the optimiser's moments of a parameter to zero where the mask (broadcast) says so."""
+        """Set the optimiser's moments of a parameter to zero where the mask (broadcast) is true."""
         assert self.optimizer is not None
         for value in self.optimizer.state[parameter].values():
             if isinstance(value, Tensor) and value.shape == parameter.shape:
@@ -77,8 +90,16 @@ class TaskContext:
 
 
 @dataclass(frozen=True)
+class Batch:
+    """The batch of one step: which of the task's training images it holds, and the trunk's features of them."""
+
+    index: Tensor
+    features: Tensor
+
+
+@dataclass(frozen=True)
 class Capacity:
-    """How much of each layer the tasks so far have taken."""
+    """How many filters of each layer the tasks so far have taken, and how many are free."""
 
     important: dict[str, int]
     free: dict[str, int]
@@ -97,16 +118,28 @@ class Strategy(Generic[M]):
         self.method = method
         self.net = net
 
+    def shown(self, index: int, task: Task, earlier: Sequence[Task]) -> list[tuple[int, Task]]:
+        """The tasks whose images are trained on, by head; `earlier` are old tasks that the caller still has."""
+        return [(index, task)]
+
     def begin_task(self, context: TaskContext) -> None: ...
 
     def fixed(self, context: TaskContext) -> Tensor | None:
-        """Filters that stay as they are while this task is learned, one flag each: what needs no gradient gets none."""
+        """Filters that stay as they are during this task, one flag each: they need no gradient and get none."""
         return None
 
-    def begin_step(self, context: TaskContext, progress: float) -> None:
-        """`progress` runs from 0 at an epoch's first batch to 1 at its last; with a single one, in several epochs."""
+    def own_parameters(self) -> Sequence[nn.Parameter]:
+        """Parameters of the method's own that the optimiser steps during this task."""
+        return ()
 
-    def penalty(self, context: TaskContext) -> Tensor | None:
+    def tracked(self) -> Sequence[Tensor]:
+        """Tensors of the method's own that are restored together with the best weights."""
+        return ()
+
+    def begin_step(self, context: TaskContext, progress: float) -> None:
+        """`progress` goes from 0 at an epoch's first batch to 1 at its last (over several epochs of a single batch)."""
+
+    def penalty(self, context: TaskContext, batch: Batch) -> Tensor | None:
         return None
 
     def after_backward(self, context: TaskContext) -> None: ...
@@ -122,7 +155,7 @@ class Strategy(Generic[M]):
         return {}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Put back what `state` gave. It must look like what a new strategy has, unless a method says otherwise."""
+        """Restore what `state` returned. It must have the tensors of a new strategy, unless a method says otherwise."""
         check_tensors(state, self.state(), "method.")
 
     def capacity(self) -> Capacity | None:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from ..networks.multihead import MultiHeadNet, statistics_of
-from ..randomness import generator
 from .base import TaskContext
 
 #: Mean and variance of every batch-norm, in the order of `net.norms()`.
@@ -30,11 +29,9 @@ def estimate_statistics(net: MultiHeadNet, context: TaskContext) -> Statistics:
     for norm in norms:
         norm.train().reset_running_stats()
         norm.momentum = None
-    order = generator(context.seed, context.index, "batch-norm statistics")
-    for _, split in context.train:
-        for index in torch.split(torch.randperm(len(split), generator=order), context.batch_size):
-            if len(index) > 1:
-                net.embed(split.images[index].to(net.mean.device), context.index)
+    for images, _ in context.batches(context.batch_size, shuffled="batch-norm statistics"):
+        if len(images) > 1:
+            net.embed(images, context.index)
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
     net.eval()

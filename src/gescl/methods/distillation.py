@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ..networks.multihead import MultiHeadNet
-from ..randomness import generator
-from .base import TaskContext
+from .base import Batch, TaskContext
 
 #: Answers are compared at this softness, so that the order of the unlikely classes counts too; the usual value.
 TEMPERATURE = 2.0
@@ -30,16 +29,14 @@ NEVER = -1e9
 class Distillation:
     """The recorded answers of all old heads to one task's training images."""
 
-    def __init__(self, net: MultiHeadNet, context: TaskContext, batch_size: int = 256) -> None:
-        ((_, split),) = context.train
+    def __init__(self, net: MultiHeadNet, context: TaskContext) -> None:
         heads = [net.head(task) for task in range(context.index)]
         self._weight = pad_sequence([head.weight.detach() for head in heads], batch_first=True)
         self._bias = pad_sequence([head.bias.detach() for head in heads], batch_first=True, padding_value=NEVER)
-        self._draw = generator(context.seed, context.index, "heads to recall")
+        self._draw = context.generator("heads to ask")
         net.eval()
         with torch.no_grad():
-            batches = torch.split(split.images, batch_size)
-            answers = [self._ask(net.embed(images.to(net.mean.device), context.index)) for images in batches]
+            answers = [self._ask(net.embed(images, context.index)) for images, _ in context.batches()]
         #: Log-probabilities, images × heads × classes.
         self.answers = torch.cat(answers)
 
@@ -49,13 +46,13 @@ class Distillation:
         logits = F.linear(features, weight, bias).view(len(features), -1, self._bias.shape[1])
         return F.log_softmax(logits / TEMPERATURE, dim=2)
 
-    def loss(self, context: TaskContext) -> Tensor:
+    def loss(self, batch: Batch) -> Tensor:
         """How far the old heads' answers to the batch have moved: Σ over heads of T²·KL(recorded ‖ now).
 
         Where there are more old heads than are asked per step, the sum is estimated from those asked.
         """
         there = len(self._bias)
         heads = torch.randperm(there, generator=self._draw)[:HEADS_PER_STEP] if there > HEADS_PER_STEP else EVERYONE
-        recorded, now = self.answers[context.batch][:, heads], self._ask(context.features.float(), heads)
+        recorded, now = self.answers[batch.index][:, heads], self._ask(batch.features.float(), heads)
         moved = F.kl_div(now, recorded, reduction="sum", log_target=True) / len(now)
         return TEMPERATURE**2 * max(1.0, there / HEADS_PER_STEP) * moved

@@ -16,9 +16,7 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
-from ..batches import to_device
 from ..networks.multihead import MultiHeadNet
-from ..randomness import generator
 from .base import Method, TaskContext
 from .quadratic import QuadraticStrategy, mean_per_image
 
@@ -55,8 +53,7 @@ class EwcStrategy(QuadraticStrategy[Ewc]):
 
     def _of_images(self, context: TaskContext) -> dict[str, Tensor]:
         """E over images of (∂ log p(y|x) / ∂θ)²."""
-        ((head, split),) = context.train
-        draw = generator(context.seed, context.index, "fisher labels")
+        draw = context.generator("fisher labels")
 
         def surprise(logits: Tensor, labels: Tensor) -> Tensor:
             if self.method.fisher == "sampled":
@@ -64,19 +61,18 @@ class EwcStrategy(QuadraticStrategy[Ewc]):
                 labels = torch.multinomial(probabilities, 1, generator=draw).squeeze(1).to(logits.device)
             return F.cross_entropy(logits, labels, reduction="none")
 
-        return mean_per_image(self.net, head, split, surprise, power=2)
+        return mean_per_image(self.net, context, surprise, power=2)
 
     def _of_batches(self, context: TaskContext) -> dict[str, Tensor]:
         """The mean over batches of the squared gradient of a batch's mean loss. Not a Fisher information."""
-        ((head, split),) = context.train
         self.net.eval()
-        draw = generator(context.seed, context.index, "fisher batches")
-        order = torch.randperm(len(split), generator=draw)  # classes must mix, however the images are stored
-        total = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
-        for start in range(0, len(order), PUBLISHED_BATCH):
-            batch = to_device(split[order[start : start + PUBLISHED_BATCH]], self.net.mean.device)
-            loss = F.cross_entropy(self.net(batch.images, head), batch.labels)
-            gradients = torch.autograd.grad(loss, list(self.parameters.values()), materialize_grads=True)
+        total = {name: torch.zeros_like(p) for name, p in self.weights.items()}
+        images = 0
+        # Shuffled: classes must mix, however the images are stored.
+        for batch, labels in context.batches(PUBLISHED_BATCH, shuffled="fisher batches"):
+            loss = F.cross_entropy(self.net(batch, context.index), labels)
+            gradients = torch.autograd.grad(loss, list(self.weights.values()), materialize_grads=True)
             for sum_, gradient in zip(total.values(), gradients, strict=True):
-                sum_.addcmul_(gradient, gradient, value=len(batch) / len(split))
-        return total
+                sum_.addcmul_(gradient, gradient, value=len(labels))
+            images += len(labels)
+        return {name: sum_ / images for name, sum_ in total.items()}

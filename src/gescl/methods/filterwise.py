@@ -19,8 +19,6 @@ from ..errors import UsageError
 from ..maths.moments import RunningMoments
 from ..networks.filters.graph import FilterLayer
 from ..networks.multihead import MultiHeadNet
-from ..randomness import generator, seeded
-from ..streams.task import Split
 from .base import Capacity, Method, Strategy, TaskContext
 from .batch_norm import Following, estimate_statistics
 
@@ -154,12 +152,12 @@ class FilterwiseStrategy(Strategy[M]):
         graph = self.net.graph
         free = ~self.important
         chosen = torch.zeros_like(free)
-        draw = generator(context.seed, context.index, "free filters")
+        draw = context.generator("free filters")
         for layer in graph.layers:
             candidates = free[layer.slice].nonzero().squeeze(1).cpu()
             lot = candidates[torch.randperm(len(candidates), generator=draw)]
             chosen[layer.slice.start + lot[: round(fraction * len(lot))]] = True
-        with seeded(context.seed, context.index, "redraw"):
+        with context.seeded("redraw"):
             graph.redraw(chosen)
         self.redrawn = chosen
         self.strength = self.strength.masked_fill(free, 0.0)  # what comes of them has no past
@@ -192,7 +190,7 @@ class FilterwiseStrategy(Strategy[M]):
 
 
 @torch.inference_mode()
-def activation_moments(net: MultiHeadNet, task: int, split: Split, batch_size: int = 256) -> tuple[Tensor, Tensor]:
+def activation_moments(net: MultiHeadNet, context: TaskContext) -> tuple[Tensor, Tensor]:
     """Per filter the mean and the standard deviation of its activation over images (Eq. 18–19).
 
     After the non-linearity, before pooling; the deviation over images at each position, then the mean over positions.
@@ -200,11 +198,10 @@ def activation_moments(net: MultiHeadNet, task: int, split: Split, batch_size: i
     """
     graph = net.graph
     net.eval()
-    net.select(task)
+    net.select(context.index)
     moments = [RunningMoments() for _ in graph.taps]
-    for start in range(0, len(split), batch_size):
-        images = net.normalise(split.images[start : start + batch_size])
-        graph.observe(images, lambda tap, value: moments[tap].update(value))
+    for images, _ in context.batches():
+        graph.observe(net.normalise(images), lambda tap, value: moments[tap].update(value))
     mean = torch.zeros(graph.size, dtype=torch.float64, device=net.mean.device)
     std = torch.zeros_like(mean)
     for tap, moment in zip(graph.taps, moments, strict=True):

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..maths.prox import linearised_plasticity, linearised_stability, plasticity_prox, stability_prox
 from ..networks.filters.graph import FilterLayer
 from ..networks.multihead import MultiHeadNet
-from .base import Method, TaskContext
+from .base import Batch, Method, TaskContext
 from .batch_norm import Following
 from .distillation import Distillation
 from .filterwise import FilterwiseStrategy, LayerPlan, activation_moments
@@ -95,7 +95,7 @@ class Gescl(Method):
 
 
 class GesclStrategy(FilterwiseStrategy[Gescl]):
-    recall: Distillation | None = None
+    distillation: Distillation | None = None
 
     def begin_task(self, context: TaskContext) -> None:
         if self.method.zero_freeze:
@@ -105,13 +105,13 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
         if math.isinf(self.method.mu_s):  # what is all fixed gets no gradient, and need not be put back
             self._plans = [plan for plan in self._plans if len(plan.free)]
         moves = self.fixed(context) is None  # else old heads' answers cannot change
-        self.recall = Distillation(self.net, context) if context.index and self.method.recall and moves else None
+        self.distillation = Distillation(self.net, context) if context.index and self.method.recall and moves else None
 
     def fixed(self, context: TaskContext) -> Tensor | None:
         return self.important if math.isinf(self.method.mu_s) else None
 
-    def penalty(self, context: TaskContext) -> Tensor | None:
-        return None if self.recall is None else self.method.recall * self.recall.loss(context)
+    def penalty(self, context: TaskContext, batch: Batch) -> Tensor | None:
+        return None if self.distillation is None else self.method.recall * self.distillation.loss(batch)
 
     def _strength(self, layer: FilterLayer) -> Tensor:
         """How strongly the filters of a layer are held: Γ̂ of Eq. 4, never quite zero for an important one."""
@@ -169,10 +169,9 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
 
     @torch.no_grad()
     def end_task(self, context: TaskContext) -> None:
-        self.recall = None  # the images are gone, and so is what was said of them
+        self.distillation = None  # the images are gone, and so is what was said of them
         self.let_statistics_follow(context)
-        ((head, split),) = context.train
-        mean, std = activation_moments(self.net, head, split)
+        mean, std = activation_moments(self.net, context)
         measured = mean if self.method.importance == "mean" else std
         largest = torch.cat([part.amax().expand(len(part)) for part in self.net.graph.per_layer(measured)])
         constant = (std == 0) & (mean != 0)  # removing such a filter would change outputs

@@ -10,6 +10,7 @@ are rounded when it ends. Old tasks are then unchanged to the last bit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -17,8 +18,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 
 from ..networks.multihead import MultiHeadNet
-from ..randomness import generator
-from .base import Capacity, Method, Strategy, TaskContext
+from .base import Batch, Capacity, Method, Strategy, TaskContext
 
 #: Bounds of the authors' code: on s·e within cosh, and on the embedding itself.
 COSH_BOUND = 50.0
@@ -72,12 +72,14 @@ class HatStrategy(Strategy[Hat]):
         self.last_gate = torch.zeros_like(self.used)
 
     def begin_task(self, context: TaskContext) -> None:
-        draw = generator(context.seed, context.index, "embedding")
+        draw = context.generator("embedding")
         self.embedding = nn.Parameter(torch.randn(self.net.graph.size, generator=draw).to(self.used.device))
-        context.own_parameters.append(self.embedding)
         unused = 1 - self.used
         self._price = unused / unused.sum().clamp_min(1.0)
         self._held = self._holds()
+
+    def own_parameters(self) -> Sequence[nn.Parameter]:
+        return [self.embedding]
 
     def _holds(self) -> list[tuple[Tensor, Tensor]]:
         """Weights with how firmly they are held: min of m_prev at both ends (their Eq. 2), 1 for the image."""
@@ -96,7 +98,7 @@ class HatStrategy(Strategy[Hat]):
         self._s = annealed(progress, self.method.s_max)
         self.net.gates[context.index] = torch.sigmoid(self._s * self.embedding)
 
-    def penalty(self, context: TaskContext) -> Tensor:
+    def penalty(self, context: TaskContext, batch: Batch) -> Tensor:
         """λ Σ m (1 − m_prev) / Σ (1 − m_prev) (their Eq. 6)."""
         return self.method.lam * (self.net.gates[context.index] @ self._price)
 

@@ -5,6 +5,7 @@ The upper bound, and the only method that sees old data.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from pydantic import Field
@@ -12,7 +13,7 @@ from pydantic import Field
 from ..errors import UsageError
 from ..networks.multihead import MultiHeadNet
 from ..streams.task import Task
-from .base import Method, Strategy, TaskContext
+from .base import Method, Strategy
 
 
 class Joint(Method):
@@ -36,18 +37,14 @@ class JointStrategy(Strategy[Joint]):
         net.shared_statistics = True
         self._seen: dict[int, Task] = {}
 
-    def begin_task(self, context: TaskContext) -> None:
-        seen = {head: task for head, task in self._seen.items() if head < context.index}  # not a task that failed
-        if len(seen) < context.index:
-            seen = dict(enumerate(context.earlier))
-        if len(seen) < context.index:
+    def shown(self, index: int, task: Task, earlier: Sequence[Task]) -> list[tuple[int, Task]]:
+        seen = {head: known for head, known in self._seen.items() if head < index}  # not a task that failed
+        if len(seen) < index:
+            seen = dict(enumerate(earlier))
+        if len(seen) < index:
             raise UsageError(
-                f"joint learns task {context.task.name!r} together with the {context.index} before it and needs their "
+                f"joint learns task {task.name!r} together with the {index} before it and needs their "
                 "images again: learner.learn(task, earlier=[…])"
             )
-        self._seen = seen
-        context.train = [*((head, task.train) for head, task in seen.items()), *context.train]
-        context.val = [*((head, task.val) for head, task in seen.items()), *context.val]
-
-    def end_task(self, context: TaskContext) -> None:
-        self._seen[context.index] = context.task
+        self._seen = {**seen, index: task}
+        return list(self._seen.items())

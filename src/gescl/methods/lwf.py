@@ -13,7 +13,7 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from ..networks.multihead import MultiHeadNet
-from .base import Method, Strategy, TaskContext
+from .base import Batch, Method, Strategy, TaskContext
 from .batch_norm import Following
 from .distillation import Distillation
 
@@ -30,16 +30,16 @@ class Lwf(Method):
 
 
 class LwfStrategy(Strategy[Lwf]):
-    recall: Distillation | None = None
+    distillation: Distillation | None = None
 
     def begin_task(self, context: TaskContext) -> None:
         self.statistics = Following(self.net, context)
-        self.recall = Distillation(self.net, context) if context.index and self.method.lam else None
+        self.distillation = Distillation(self.net, context) if context.index and self.method.lam else None
 
-    def penalty(self, context: TaskContext) -> Tensor | None:
-        return None if self.recall is None else self.method.lam * self.recall.loss(context)
+    def penalty(self, context: TaskContext, batch: Batch) -> Tensor | None:
+        return None if self.distillation is None else self.method.lam * self.distillation.loss(batch)
 
     def end_task(self, context: TaskContext) -> None:
-        self.recall = None  # the images are gone, and so is what was said of them
+        self.distillation = None  # the images are gone, and so is what was said of them
         everywhere = torch.ones(self.net.graph.size, dtype=torch.bool, device=self.net.mean.device)
         self.statistics.follow(context, everywhere)

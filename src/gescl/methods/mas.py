@@ -34,10 +34,9 @@ class MasStrategy(QuadraticStrategy[Mas]):
 
     def end_task(self, context: TaskContext) -> None:
         """Ω += the mean over images of |∂‖f(x)‖₂² / ∂θ|, f being the logits (their Eq. 2)."""
-        ((head, split),) = context.train
 
         def squared_length(logits: Tensor, _: Tensor) -> Tensor:
             return logits.square().sum(1)
 
-        for name, new in mean_per_image(self.net, head, split, squared_length, power=1).items():
+        for name, new in mean_per_image(self.net, context, squared_length, power=1).items():
             self.importance[name] = self.importance[name] + new

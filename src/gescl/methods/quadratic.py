@@ -13,10 +13,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from ..batches import to_device
 from ..maths.fisher import Power, per_sample_sums
 from ..networks.multihead import MultiHeadNet
-from ..streams.task import Split
 from .base import Method, Strategy, TaskContext
 
 M = TypeVar("M", bound=Method)
@@ -30,8 +28,8 @@ class QuadraticStrategy(Strategy[M]):
 
     def __init__(self, method: M, net: MultiHeadNet) -> None:
         super().__init__(method, net)
-        self.parameters = {name: p for name, p in net.trunk.named_parameters() if p.requires_grad}
-        self.importance = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
+        self.weights = {name: p for name, p in net.trunk.named_parameters() if p.requires_grad}
+        self.importance = {name: torch.zeros_like(p) for name, p in self.weights.items()}
 
     @property
     def pull(self) -> float:
@@ -39,14 +37,14 @@ class QuadraticStrategy(Strategy[M]):
         raise NotImplementedError
 
     def begin_task(self, context: TaskContext) -> None:
-        self._anchor = {name: p.detach().clone() for name, p in self.parameters.items()}
+        self._anchor = {name: p.detach().clone() for name, p in self.weights.items()}
 
     @torch.no_grad()
     def after_backward(self, context: TaskContext) -> None:
         if self.pull == 0 or context.index == 0:  # without a past there is nothing to hold
             return
-        gradients = {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
-        away = torch._foreach_sub([self.parameters[n] for n in gradients], [self._anchor[n] for n in gradients])
+        gradients = {name: p.grad for name, p in self.weights.items() if p.grad is not None}
+        away = torch._foreach_sub([self.weights[n] for n in gradients], [self._anchor[n] for n in gradients])
         weights = [self.importance[n] for n in gradients]
         torch._foreach_addcmul_(list(gradients.values()), away, weights, value=self.pull)
 
@@ -55,7 +53,7 @@ class QuadraticStrategy(Strategy[M]):
         """The penalty as it stands."""
         terms = [
             self.importance[name].double() * (p - self._anchor[name]).double().square()
-            for name, p in self.parameters.items()
+            for name, p in self.weights.items()
         ]
         return self.pull / 2 * float(sum(term.sum() for term in terms))
 
@@ -68,18 +66,17 @@ class QuadraticStrategy(Strategy[M]):
             self.importance[name] = torch.empty_like(self.importance[name]).copy_(tensor)
 
 
-def mean_per_image(
-    net: MultiHeadNet, task: int, split: Split, losses: Losses, power: Power, batch_size: int = 256
-) -> dict[str, Tensor]:
-    """Mean over images of |∂ℓ/∂θ| to a power, image by image, for every weight of the trunk, in eval mode."""
+def mean_per_image(net: MultiHeadNet, context: TaskContext, losses: Losses, power: Power) -> dict[str, Tensor]:
+    """Mean over the task's images of |∂ℓ/∂θ| to a power, image by image, for every weight of the trunk."""
     net.eval()
     total: dict[str, Tensor] = {}
-    for start in range(0, len(split), batch_size):
-        batch = to_device(split[slice(start, start + batch_size)], net.mean.device)
+    count = 0
+    for images, labels in context.batches():
 
-        def run(batch: Split = batch) -> Tensor:
-            return losses(net(batch.images, task), batch.labels)
+        def run(images: Tensor = images, labels: Tensor = labels) -> Tensor:
+            return losses(net(images, context.index), labels)
 
         for name, part in per_sample_sums(net.trunk, run, power).items():
             total[name] = total[name] + part if name in total else part
-    return {name: tensor / len(split) for name, tensor in total.items()}
+        count += len(labels)
+    return {name: tensor / count for name, tensor in total.items()}

@@ -6,10 +6,12 @@ way, so the importance costs no pass over the images.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
+from torch import Tensor
 
 from ..networks.multihead import MultiHeadNet
 from .base import Method, TaskContext
@@ -37,22 +39,24 @@ class SiStrategy(QuadraticStrategy[Si]):
 
     def begin_task(self, context: TaskContext) -> None:
         super().begin_task(context)
-        self.path = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
-        context.followers += self.path.values()  # the way to the best weights, not beyond
+        self.path = {name: torch.zeros_like(p) for name, p in self.weights.items()}
+
+    def tracked(self) -> Sequence[Tensor]:
+        return list(self.path.values())  # the path to the best weights, not beyond
 
     @torch.no_grad()
     def after_backward(self, context: TaskContext) -> None:
         # Before the pull is added: a weight that is held back has not thereby become more important.
-        self._step = {name: (p.grad.clone(), p.clone()) for name, p in self.parameters.items() if p.grad is not None}
+        self._step = {name: (p.grad.clone(), p.clone()) for name, p in self.weights.items() if p.grad is not None}
         super().after_backward(context)
 
     @torch.no_grad()
     def after_step(self, context: TaskContext) -> None:
         for name, (gradient, before) in self._step.items():
-            self.path[name].addcmul_(gradient, self.parameters[name] - before, value=-1)  # w, Eq. 3
+            self.path[name].addcmul_(gradient, self.weights[name] - before, value=-1)  # w, Eq. 3
 
     @torch.no_grad()
     def end_task(self, context: TaskContext) -> None:
-        for name, p in self.parameters.items():
+        for name, p in self.weights.items():
             moved = p - self._anchor[name]
             self.importance[name] = self.importance[name] + self.path[name].relu() / (moved.square() + self.method.xi)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..errors import UnavailableError, UsageError
+from ..errors import UnavailableError, UsageError, missing_extra
 from ..learner import Learner
 from ..networks.filters.graph import FilterGraph
 from ..networks.filters.operations import FLATTENING
@@ -105,7 +105,7 @@ def export_onnx(learner: Learner, task: str, path: Path, *, compact: bool = Fals
         import onnx
         import onnxscript  # noqa: F401 (torch's exporter needs it, and says so less clearly)
     except ImportError as error:
-        raise UnavailableError(f"ONNX needs an extra: pip install 'gescl[onnx]' ({error.name} is missing)") from error
+        raise UnavailableError(missing_extra(f"ONNX ({error.name})", "onnx")) from error
     record = learner.records[learner.index(task)]
     model = _Served(task_net(learner, task, compact=compact), record.temperature).eval().cpu()
     channels, height, width = learner.net.shape

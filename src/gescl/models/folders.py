@@ -23,6 +23,7 @@ from ..learner import Learner
 from ..methods import Joint, Method
 from ..methods.base import Capacity
 from ..model_file import LARGEST_SIDE, alone_with
+from ..observers import Observer
 from ..records import TaskRecord
 from ..streams.files.images import decode_into, image_files, labelled, natural, subfolders
 from ..streams.folder import folder_task
@@ -96,7 +97,7 @@ def learn_folder(
     dry_run: bool = False,
     skip_broken: bool = False,
     device: str = "auto",
-    progress: bool = True,
+    observer: Observer | None = None,
     before_training: Callable[[str], None] = lambda words: None,
     before_saving: Callable[[LearnReport], None] = lambda report: None,
 ) -> LearnReport:
@@ -112,16 +113,16 @@ def learn_folder(
     if not name or "/" in name or "\\" in name:
         raise UsageError(f"a task's name must be non-empty and hold no slash, got {name!r}")
     with alone_with(path):
-        learner = _old(path, choices, device, progress) if path.exists() else _new(choices, device, progress)
+        learner = _old(path, choices, device, observer) if path.exists() else _new(choices, device, observer)
         if name in learner.tasks:
             raise UsageError(_learned_already(learner, name, Path(folder)))
-        if learner.records and (words := short_of_room(learner.capacity())):
-            before_training(words)
         size = learner.net.shape[1:] if learner.records else (choices.image_size or 64,) * 2
         task = folder_task(
             folder, name, image_size=(size[0], size[1]), channels=learner.net.shape[0] if learner.records else
-            choices.channels or 3, seed=learner.seed, test_fraction=0, skip_broken=skip_broken, progress=progress,
+            choices.channels or 3, seed=learner.seed, test_fraction=0, skip_broken=skip_broken,
         )  # fmt: skip
+        if learner.records and (words := short_of_room(learner.capacity())):
+            before_training(words)
         anchors = _anchors(learner)
         record = learner.learn(task)
         report = LearnReport(record, _moved(learner, anchors), learner.capacity())
@@ -131,7 +132,7 @@ def learn_folder(
     return report
 
 
-def _new(choices: Choices, device: str, progress: bool) -> Learner:
+def _new(choices: Choices, device: str, observer: Observer | None) -> Learner:
     if choices.image_size is not None and not 1 <= choices.image_size <= LARGEST_SIDE:
         raise UsageError(f"image size must lie between 1 and {LARGEST_SIDE} pixels, got {choices.image_size}")
     if isinstance(choices.method, Joint):
@@ -139,13 +140,13 @@ def _new(choices: Choices, device: str, progress: bool) -> Learner:
     return Learner(
         choices.network or "paper3", choices.method, training=_training(Training(), choices), device=device,
         seed=choices.seed or 0,
-        weights=None if choices.weights is None else Path(choices.weights), progress=progress,
+        weights=None if choices.weights is None else Path(choices.weights), observer=observer,
     )  # fmt: skip
 
 
-def _old(path: Path, choices: Choices, device: str, progress: bool) -> Learner:
+def _old(path: Path, choices: Choices, device: str, observer: Observer | None) -> Learner:
     own = choices.network if isinstance(choices.network, nn.Module) else None
-    learner = Learner.load(path, network=own, device=device, progress=progress)
+    learner = Learner.load(path, network=own, device=device, observer=observer)
     channels, height, width = learner.net.shape
     fixed: tuple[tuple[str, object, object], ...] = (
         ("network", None if own is not None else choices.network, learner.network),
@@ -177,7 +178,9 @@ def _learned_already(learner: Learner, name: str, folder: Path) -> str:
     except DataError:
         new = []
     what = f"the new classes ({', '.join(new)})" if new else "new images"
-    return f"{words}. A task cannot be learned further; learn {what} as a task of its own, as in --name {name}-2"
+    return (
+        f"{words}. A task cannot be learned further; learn {what} as a task of its own, under a name such as {name}-2"
+    )
 
 
 def short_of_room(capacity: Capacity | None) -> str | None:
@@ -195,7 +198,7 @@ def short_of_room(capacity: Capacity | None) -> str | None:
     return (
         f"room is short: few free filters are left in {listed}. The new task will mostly reuse what is there and may "
         "learn less well. If its accuracy will not do: start a new model file for it, or one with a larger network "
-        "(--network ags6, resnet18)"
+        "(ags6, resnet18)"
     )
 
 
@@ -288,7 +291,7 @@ def _decoded(files: list[Path], learner: Learner, skip_broken: bool) -> tuple[Te
 
     def leave_out(number: int, reason: str) -> None:
         if not skip_broken:
-            raise DataError(f"{files[number]}: {reason}; --skip-broken leaves such files out")
+            raise DataError(f"{files[number]}: {reason}; skip_broken=True leaves such files out")
         log.warning("left out: %s: %s", files[number], reason)
         broken.add(number)
 

@@ -9,11 +9,25 @@ import torch
 from torch import nn
 
 from ..errors import UsageError, unknown
+from ..randomness import seeded
 from .dropout import ByteDropout
-from .external import timm_trunk
+from .external import own_trunk, timm_trunk
 from .resnet import resnet18, resnet20
 
 Shape = tuple[int, int, int]
+
+
+def find_network(name: str | None, seed: int = 0) -> str | nn.Module | None:
+    """A network as the command line names it: shipped and timm's by their names, `package.module:factory` as a trunk.
+
+    The names are checked here, before anything is read or trained.
+    """
+    if name is None or name in NETWORKS or name.startswith("timm:"):
+        return name
+    if ":" not in name:
+        raise UsageError(unknown("network", name, NETWORKS) + ", timm:NAME, or package.module:factory")
+    with seeded(seed, "network"):
+        return own_trunk(name)
 
 
 def build_trunk(name: str, shape: Shape) -> nn.Module:

@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from ..errors import DataError, UnavailableError, UsageError, unknown
+from ..errors import DataError, UnavailableError, UsageError, missing_extra, unknown
 
 
 def timm_trunk(name: str, channels: int) -> nn.Module:
@@ -22,12 +22,10 @@ def timm_trunk(name: str, channels: int) -> nn.Module:
     try:
         import timm
     except ImportError as error:
-        raise UnavailableError(f"network 'timm:{name}' needs an extra: pip install 'gescl[timm]' ({error})") from error
+        raise UnavailableError(missing_extra("timm", "timm")) from error
     known = timm.list_models()
     if name not in known:  # a name with a colon would make timm ask the network
-        raise UsageError(
-            unknown("network of timm", name, known[:0]).removesuffix(" (known: )") + "; see timm.list_models()"
-        )
+        raise UsageError(unknown("network of timm", name, known) + "; see timm.list_models()")
     trunk: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, in_chans=channels)
     return trunk
 
@@ -36,20 +34,20 @@ def own_trunk(source: str) -> nn.Module:
     """The trunk that `package.module:factory` makes when called; the current folder is searched too."""
     name, _, factory = source.partition(":")
     if name.endswith(".py"):
-        raise UsageError(f"--network {source}: write {name.removesuffix('.py').replace('/', '.')}:{factory}")
+        raise UsageError(f"network {source}: write {name.removesuffix('.py').replace('/', '.')}:{factory}")
     folder = str(Path.cwd())
     sys.path.insert(0, folder)
     try:
         module = _run(source, lambda: importlib.import_module(name))
         if not callable(make := getattr(module, factory, None)):
-            raise UsageError(f"--network {source}: {name} has no function {factory!r}; write package.module:factory")
+            raise UsageError(f"network {source}: {name} has no function {factory!r}; write package.module:factory")
         if isinstance(make, nn.Module):
-            raise UsageError(f"--network {source}: {factory} is a network; give the name of a function that makes one")
+            raise UsageError(f"network {source}: {factory} is a network; give the name of a function that makes one")
         trunk = _run(source, make)
     finally:
         sys.path.remove(folder)
     if not isinstance(trunk, nn.Module):
-        raise UsageError(f"--network {source}: it gives a {type(trunk).__name__}, not an nn.Module")
+        raise UsageError(f"network {source}: it gives a {type(trunk).__name__}, not an nn.Module")
     return trunk
 
 
@@ -61,7 +59,7 @@ def _run(source: str, code: Callable[[], Any]) -> Any:
         frames = traceback.extract_tb(error.__traceback__)
         own = [f"{frame.filename}:{frame.lineno}" for frame in frames if frame.filename.startswith(str(Path.cwd()))]
         place = f" (at {own[-1]})" if own else ""
-        raise UsageError(f"--network {source}: {type(error).__name__}: {error}{place}") from error
+        raise UsageError(f"network {source}: {type(error).__name__}: {error}{place}") from error
 
 
 def load_weights(trunk: nn.Module, path: Path) -> None:

@@ -18,8 +18,10 @@ from .filters.tracing import Tracer
 from .multihead import MultiHeadNet
 
 
-def fixed_parameters(net: MultiHeadNet, fixed: Tensor) -> list[Tensor]:
-    """Parameters of the trunk all of whose filters are marked in `fixed`, one flag per filter."""
+def fixed_parameters(net: MultiHeadNet, fixed: Tensor | None) -> list[Tensor]:
+    """Parameters of the trunk all of whose filters are marked in `fixed`, one flag per filter; None marks none."""
+    if fixed is None:
+        return []
     parameters: dict[Tensor, bool] = {}
     for layer in net.graph.layers:
         whole = bool(fixed[layer.slice].all())

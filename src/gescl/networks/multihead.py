@@ -51,12 +51,14 @@ class MultiHeadNet(nn.Module):
         with torch.no_grad():
             try:
                 features = trunk(self._sample().to(memory_format=self.layout))
-            except RuntimeError:  # x.view(n, -1), which many networks flatten with, cannot read that layout
+            except Exception:  # x.view(n, -1), which many networks flatten with, cannot read that layout
                 self.layout = torch.contiguous_format
                 try:
                     features = trunk(self._sample())
-                except RuntimeError as error:
+                except Exception as error:  # whatever a network of the user's raises
                     raise UsageError(_refusal(trunk, shape, error)) from error
+            if not isinstance(features, Tensor):
+                raise UsageError(f"a trunk must give flat features N×D, this one gives a {type(features).__name__}")
             if features.ndim == 2 and trunk(self._sample()[:1].to(memory_format=self.layout)).ndim != 2:
                 raise UsageError(
                     "a trunk must give flat features N×D also of a single image, this one drops a dimension then: "
@@ -212,11 +214,11 @@ class MultiHeadNet(nn.Module):
         return torch.zeros(2, *self.shape, device=self.mean.device)
 
 
-def _refusal(trunk: nn.Module, shape: Shape, error: RuntimeError) -> str:
+def _refusal(trunk: nn.Module, shape: Shape, error: Exception) -> str:
     size = "×".join(map(str, shape))
     words = f"{type(trunk).__name__} cannot take images of {size} (channels×height×width): {error}"
     first = next((layer.in_channels for layer in trunk.modules() if isinstance(layer, nn.Conv2d)), shape[0])
-    hint = f". Its first convolution takes {first} channels: --images grey or colour"
+    hint = f". Its first convolution takes {first} channels: read the images with channels={first}"
     return words if first == shape[0] else words + hint
 
 

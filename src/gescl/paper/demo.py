@@ -17,15 +17,12 @@ from ..runs.experiment import Experiment
 from ..runs.recipe import load_recipe
 
 METHODS = ("finetune", "frozen", "gescl")
-SETTINGS = ("stream.tasks=9",)  # of the stream's twelve: about two minutes on two cores
+SETTINGS = {"stream.tasks": 9}  # of the stream's twelve: about two minutes on two cores
 
 
 def run_demo(out: Path, seed: int, console: Console) -> Path:
     """Run the demonstration and return the report's path."""
-    experiments = [
-        Experiment(load_recipe("scripts", method=name, settings=SETTINGS), seed, out, progress=False)
-        for name in METHODS
-    ]
+    experiments = [Experiment(load_recipe("scripts", method=name, settings=SETTINGS), seed, out) for name in METHODS]
     for experiment in experiments:
         experiment.finished()  # refuses a folder of anything else than an earlier demonstration
         shutil.rmtree(experiment.folder, ignore_errors=True)
@@ -47,10 +44,8 @@ def run_demo(out: Path, seed: int, console: Console) -> Path:
     results = {name: experiment.result() for name, experiment in zip(METHODS, experiments, strict=True)}
     summary = Table("method", "average accuracy", "forgetting", "first task: learned → now")
     for name, result in results.items():
-        first, last = result["accuracy"][0][0], result["accuracy"][-1][0]
-        summary.add_row(
-            name, f"{result['average_accuracy']:.3f}", f"{result['forgetting']:.3f}", f"{first:.3f} → {last:.3f}"
-        )
+        first, last = result.accuracy[0][0], result.accuracy[-1][0]
+        summary.add_row(name, f"{result.average_accuracy:.3f}", f"{result.forgetting:.3f}", f"{first:.3f} → {last:.3f}")
     console.print(summary)
     from ..report import write_report  # matplotlib is slow to import, and only needed here
 

@@ -11,8 +11,8 @@ from ..errors import UsageError, unknown
 from ..methods import method_class
 from ..runs.recipe import read_toml, shipped_recipes
 
-#: `--budget`: what it sets. The recipes' own training fits a CPU; the reference protocol is what was published.
-BUDGETS: dict[str, tuple[str, ...]] = {"small": (), "paper": ("training=reference",)}
+#: What a budget sets. The recipes' own training fits a CPU; the reference protocol is what was published.
+BUDGETS: dict[str, dict[str, Any]] = {"small": {}, "paper": {"training": "reference"}}
 METHODS = ("gescl", "ags-cl", "hat", "ewc", "si", "mas", "lwf", "finetune", "frozen", "joint")
 #: Settings that are not up for choice, by method.
 FIXED: dict[str, dict[str, Any]] = {"joint": {"method.once": True}}
@@ -31,11 +31,11 @@ class PaperExperiment:
     recipe: str
     grid: Path
     tuning: str = "cifar-100"
-    tuning_settings: tuple[str, ...] = ("stream.tasks=5",)
+    tuning_settings: Mapping[str, Any] = field(default_factory=lambda: {"stream.tasks": 5})
     methods: tuple[str, ...] = METHODS
     #: Changes to GESCL as tuned, by name: the rows of an ablation.
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    settings: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
     tuning_seeds: tuple[int, ...] = (0,)
 
 

@@ -6,17 +6,18 @@ chosen settings), `report/PLAN/` (figures, tables, a page) and `results.md` (tab
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ..errors import DataError
 from ..runs.recipe import load_recipe
-from ..store import write_bytes, write_json
+from ..store import write_bytes
+from ..sweeps.cells import Cell, Executor
+from ..sweeps.choice import TriedSetting, choose, write_tried
 from ..sweeps.grid import read_grid
-from ..sweeps.local import Cell, Executor
-from ..sweeps.sweep import as_settings, choose, lines, run_cells, sweep_cells
+from ..sweeps.sweep import full_names, lines, run_cells, sweep_cells
 from .experiments import FIXED, ONE_SEED, PaperExperiment
 
 Tell = Callable[[str], None]
@@ -27,7 +28,7 @@ def reproduce(
     out: Path,
     executor: Executor,
     *,
-    settings: Sequence[str] = (),
+    settings: Mapping[str, Any] = MappingProxyType({}),
     seeds: Sequence[int] = (0,),
     tell: Tell,
 ) -> Path:
@@ -35,9 +36,9 @@ def reproduce(
     from ..report import write_report  # matplotlib is slow to import, and only needed here
     from .results_page import results_page
 
-    settings = [*plan.settings, *settings]
+    settings = {**plan.settings, **settings}
     chosen = tune(plan, out / "tuning", executor, settings, tell)
-    cells = final_cells(plan, chosen, [f"name={plan.name}", *settings], seeds)
+    cells = final_cells(plan, chosen, {"name": plan.name, **settings}, seeds)
     tell(f"{plan.name}: {len(cells)} runs")
     outcomes = run_cells(cells, out / "runs", executor, lines(len(cells), tell))
     failed = [outcome for outcome in outcomes if outcome.error is not None]
@@ -50,31 +51,31 @@ def reproduce(
 
 
 def tune(
-    plan: PaperExperiment, out: Path, executor: Executor, settings: Sequence[str], tell: Tell
+    plan: PaperExperiment, out: Path, executor: Executor, settings: Mapping[str, Any], tell: Tell
 ) -> dict[str, Mapping[str, Any]]:
     """The setting of every method with the best validation accuracy. A method without a choice is not run here."""
     grids = read_grid(plan.grid, plan.methods)
     tried = {method: grid for method, grid in grids.items() if len(grid) > 1}
     name = plan.grid.stem
-    general = [setting for setting in settings if not setting.startswith("stream.")]  # those are of the stream to run
-    given = [f"name={name}", *general, *plan.tuning_settings]
+    general = {key: value for key, value in settings.items() if not key.startswith("stream.")}  # of the stream to run
+    given = {"name": name, **general, **plan.tuning_settings}
     cells = sweep_cells(plan.tuning, tried, plan.tuning_seeds, given)
     tell(f"{plan.name}: tuning {', '.join(tried) or 'nothing'} on {plan.tuning}, {len(cells)} runs")
-    rows = choose(run_cells(cells, out, executor, lines(len(cells), tell)))
+    tried_settings = choose(run_cells(cells, out, executor, lines(len(cells), tell)))
     chosen: dict[str, Mapping[str, Any]] = {method: grid[0] for method, grid in grids.items() if len(grid) == 1}
     for method in tried:
-        own = [row for row in rows if row["method"] == method]
-        write_json(out / name / f"{method}.json", own)
-        best = [row["settings"] for row in own if row["best"]]
+        own = [setting for setting in tried_settings if setting.method == method]
+        write_tried(out / name / f"{method}.json", own)
+        best = [setting.settings for setting in own if setting.best]
         if not best:
             raise DataError(f"{plan.name}: no setting of {method} could be tuned: {_first_error(own)}")
         chosen[method] = best[0]
-        tell(f"  {method}: {json.dumps(dict(best[0]))}")
+        tell(f"  {method}: {best[0]}")
     return chosen
 
 
 def final_cells(
-    plan: PaperExperiment, chosen: Mapping[str, Mapping[str, Any]], settings: Sequence[str], seeds: Sequence[int]
+    plan: PaperExperiment, chosen: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any], seeds: Sequence[int]
 ) -> list[Cell]:
     """The runs with the chosen settings: all methods with the first seed, then all with the second, and so on.
 
@@ -83,9 +84,9 @@ def final_cells(
     recipes = {}
     for method in plan.methods:
         values = {**FIXED.get(method, {}), **chosen[method]}
-        recipes[method] = load_recipe(plan.recipe, method=method, settings=[*settings, *as_settings(values)])
+        recipes[method] = load_recipe(plan.recipe, method=method, settings={**settings, **full_names(values)})
     for name, changes in plan.variants.items():
-        given = [*settings, *as_settings(chosen["gescl"]), *as_settings(changes)]
+        given = {**settings, **full_names(chosen["gescl"]), **full_names(changes)}
         recipe = load_recipe(plan.recipe, method="gescl", settings=given)
         if recipe != recipes["gescl"]:
             recipes[f"gescl+{name}"] = recipe.model_copy(update={"variant": name})
@@ -97,5 +98,5 @@ def final_cells(
     ]
 
 
-def _first_error(rows: Sequence[Mapping[str, Any]]) -> str:
-    return next((error for row in rows for error in row["errors"].values()), "nothing was run")
+def _first_error(tried: Sequence[TriedSetting]) -> str:
+    return next((error for setting in tried for error in setting.errors.values()), "nothing was run")

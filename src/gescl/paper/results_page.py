@@ -11,9 +11,8 @@ missing.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from ..report.statistics import summary
 from ..report.table_files import markdown_lines
 from ..report.tables import COLUMNS, number
 from ..store import write_bytes
+from ..sweeps.choice import read_tried
 from .claims import claims_table
 from .experiments import BUDGETS, METHODS, PUBLISHED, plans
 
@@ -197,23 +197,26 @@ def _tuned(folder: Path) -> Iterator[str]:
         rows = []
         for method in METHODS:
             file = place / f"{method}.json"
-            tried = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
-            for row in sorted(tried, key=_values):
-                words = ", ".join(f"{key} = {value}" for key, value in row["settings"].items())
-                accuracy = row["validation_accuracy"]
+            for setting in sorted(read_tried(file), key=lambda setting: _values(setting.settings)):
+                words = ", ".join(f"{key} = {value}" for key, value in setting.settings.items())
+                accuracy = setting.validation_accuracy
                 found = f"{accuracy:.3f}" if accuracy is not None else "failed"
-                rows.append([f"`{method}`", words, found, "chosen" if row["best"] else ""])
+                rows.append([f"`{method}`", words, found, "chosen" if setting.best else ""])
         users = [plan for plan in plans()["all"] if plan.grid.stem == place.name]
         lines = [f"## Settings chosen for {', '.join(plan.name for plan in users) or place.name}", ""]
-        lines += [f"Tried on `{plan.tuning}` with {', '.join(plan.tuning_settings)}." for plan in users[:1]]
+        lines += [f"Tried on `{plan.tuning}` with {_listed(plan.tuning_settings)}." for plan in users[:1]]
         lines += ["Chosen on validation images alone.", ""]
         lines += markdown_lines(["method", "setting", "validation accuracy", ""], rows, numbers=False)
         yield "\n".join([*lines, ""])
 
 
-def _values(row: dict[str, Any]) -> list[tuple[bool, Any]]:
-    """What to sort settings by: numbers by size, words (an infinity is one here) behind them."""
-    return [(isinstance(value, str), value) for value in row["settings"].values()]
+def _listed(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in settings.items())
+
+
+def _values(settings: Mapping[str, Any]) -> list[tuple[bool, Any]]:
+    """What to sort settings by: numbers by size, words behind them."""
+    return [(isinstance(value, str), value) for value in settings.values()]
 
 
 def _mean_accuracy(runs: Sequence[Run]) -> float | None:

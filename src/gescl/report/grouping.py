@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from .. import metrics
-from ..runs.recipe import flat
+from ..validation import flat
 from .runs import Group, Run, unique
 from .statistics import summary
 from .style import method_order

@@ -10,11 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from ..errors import DataError
-from ..runs.experiment import RESULT_FORMAT
-from ..runs.result import Result
+from ..runs.result import Result, read_result
 
 #: A folder with one of these is a run, finished or not.
 MARKS = ("result.json", "recipe.toml", "events.jsonl")
@@ -116,21 +113,7 @@ def _read(folder: Path) -> Run:
     file = folder / "result.json"
     if not file.is_file():
         raise DataError(f"unfinished: no result.json{_learned(folder)}; gescl run … --resume goes on with it")
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"result.json cannot be read: {error}") from error
-    if not isinstance(content, dict) or "format" not in content:
-        raise DataError("result.json is not a result of gescl's")
-    if content["format"] != RESULT_FORMAT:
-        raise DataError(
-            f"result.json has format {content['format']}; this version of gescl reads format {RESULT_FORMAT}"
-        )
-    try:
-        result = Result.model_validate(content)
-    except ValidationError as error:
-        raise DataError(f"result.json: {_complaint(error)}") from error
-    return Run(folder, result, *_recipe(folder / "recipe.toml"))
+    return Run(folder, read_result(file), *_recipe(folder / "recipe.toml"))
 
 
 def _learned(folder: Path) -> str:
@@ -151,14 +134,6 @@ def _recipe(file: Path) -> tuple[dict[str, Any] | None, str]:
         return None, "recipe.toml is missing"
     except (OSError, ValueError) as error:
         return None, f"recipe.toml cannot be read: {error}"
-
-
-def _complaint(error: ValidationError) -> str:
-    """The first thing wrong, in one line."""
-    first = error.errors()[0]
-    place = ".".join(map(str, first["loc"]))
-    message = first["msg"].removeprefix("Value error, ")
-    return f"{place}: {message}" if place else message
 
 
 def _canonical(tables: Any) -> str:

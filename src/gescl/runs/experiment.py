@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import platform
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -21,21 +21,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import metrics
 from ..errors import DataError, UsageError
 from ..learner import Learner
-from ..locks import locked
 from ..methods import Joint
-from ..records import TaskRecord
+from ..observers import Observer, Observers
+from ..records import Epoch, TaskRecord
 from ..runtime import hardware
-from ..store import append_line, write_bytes, write_json, write_tensors
+from ..store import append_line, locked, write_bytes, write_tensors
 from ..streams import STREAMS, TaskStream
-from ..training import Epoch
-from .recipe import Recipe, flat, read_toml
+from ..validation import flat
+from .recipe import Recipe, read_toml
+from .result import Result, Validation, read_result
 
 log = logging.getLogger("gescl")
 
-RESULT_FORMAT = 1
 SAMPLES_PER_TASK = 8
 
 
@@ -51,15 +50,16 @@ class Experiment:
     out: Path = Path("runs")
     data: Path | None = None
     device: str = "auto"
-    progress: bool = True
-    on_epoch: Callable[[Epoch], None] | None = None
+    observer: Observer = field(default_factory=Observer)
     folder: Path = field(init=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.recipe.network, str):
+            raise UsageError("the network of a recipe must be a name, since a run writes its recipe to a file")
         self.folder = self.out / self.recipe.name / self.recipe.label / f"seed-{self.seed}"
 
-    def run(self, resume: bool = False) -> dict[str, Any]:
-        """Run to the end, or give the result that is there."""
+    def run(self, resume: bool = False) -> Result:
+        """Run to the end, or return the result of the finished run."""
         for _ in self.tasks(resume):
             pass
         return self.result()
@@ -67,32 +67,30 @@ class Experiment:
     def finished(self) -> bool:
         """Whether this very run is finished. A folder of another run, or not of a run, is refused.
 
-        One that ended before its first task was learned (a wrong setting, say) makes room.
+        A run that ended before its first task was learned (by a wrong setting, say) is replaced.
         """
         file = self.folder / "recipe.toml"
         if file.is_file():
             if self._learned_something() and file.read_text(encoding="utf-8") != self.recipe.to_toml():
                 raise UsageError(
                     f"{self.folder} holds a run of another recipe{_difference(read_toml(file), self.recipe.tables())}; "
-                    "choose another --out, or remove it"
+                    "choose another output folder, or remove it"
                 )
             return (self.folder / "result.json").is_file()
         # A run killed while its first file was being written has left that file's beginning, under a hidden name.
         if self.folder.is_dir() and any(not path.name.startswith(".recipe.toml.") for path in self.folder.iterdir()):
-            raise UsageError(f"{self.folder} exists and is not a run of gescl's; choose another --out")
+            raise UsageError(f"{self.folder} exists and is not a run of gescl's; choose another output folder")
         return False
 
     def _learned_something(self) -> bool:
         return any((self.folder / name).is_file() for name in ("model.gescl", "result.json"))
 
-    def result(self) -> dict[str, Any]:
+    def result(self) -> Result:
         """The result of a finished run."""
         try:
-            content = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise DataError(f"{self.folder / 'result.json'} cannot be read: {error}") from error
-        assert isinstance(content, dict)
-        return content
+            return read_result(self.folder / "result.json")
+        except DataError as error:
+            raise DataError(f"{self.folder}: {error}") from error
 
     def files(self) -> dict[str, bytes]:
         """All that a finished run has written, to be adopted elsewhere."""
@@ -129,11 +127,12 @@ class Experiment:
             else:  # a reloaded learner has none of their test images
                 record = learner.learn(task, list(stream[:index]) if once or index == learned else ())
             # The log first: lines of a task that the model does not know are dropped when the run is taken up again.
-            self._log({"event": "task", "task": record.name, **asdict(record), "filters": _filters(learner)})
+            event = {"event": "task", "task": record.name, **asdict(record), "filters": _filters(learner)}
+            append_line(self.folder / "events.jsonl", event)
             learner.save(self.folder / "model.gescl", backup=False)
             yield learner, record
         write_tensors(self.folder / "samples.safetensors", *_samples(learner, stream))
-        write_json(self.folder / "result.json", _result(self.recipe, self.seed, learner))
+        _result(self.recipe, self.seed, learner).write(self.folder / "result.json")
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -152,14 +151,14 @@ class Experiment:
         """Make the folder this run's own."""
         file = self.folder / "recipe.toml"
         if self._learned_something() and not resume:
-            raise UsageError(f"{self.folder} holds an unfinished run; --resume goes on with it, or remove it")
+            raise UsageError(f"{self.folder} holds an unfinished run; continue it with resume=True, or remove it")
         write_bytes(file, self.recipe.to_toml().encode())
 
     def _learner(self) -> Learner:
         """A new learner, or the one saved after the last finished task."""
         model, events = self.folder / "model.gescl", self.folder / "events.jsonl"
         if model.is_file():
-            learner = Learner.load(model, device=self.device, progress=self.progress)
+            learner = Learner.load(model, device=self.device)
             write_bytes(events, "".join(_lines_of(learner.tasks, events)).encode())
         else:
             learner = Learner(
@@ -168,19 +167,20 @@ class Experiment:
                 training=self.recipe.training,
                 device=self.device,
                 seed=self.seed,
-                progress=self.progress,
             )
             write_bytes(events, b"")
-        learner.on_epoch = self._epoch
+        learner.observer = Observers(_EventLog(events), self.observer)
         return learner
 
-    def _epoch(self, epoch: Epoch) -> None:
-        self._log({"event": "epoch", **asdict(epoch)})
-        if self.on_epoch:
-            self.on_epoch(epoch)
 
-    def _log(self, event: dict[str, Any]) -> None:
-        append_line(self.folder / "events.jsonl", event)
+class _EventLog(Observer):
+    """Writes every epoch to `events.jsonl`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def end_epoch(self, epoch: Epoch) -> None:
+        append_line(self.path, {"event": "epoch", **asdict(epoch)})
 
 
 def _difference(there: dict[str, Any], here: dict[str, Any]) -> str:
@@ -202,56 +202,44 @@ def _lines_of(tasks: list[str], events: Path) -> Iterator[str]:
             try:
                 known = line.endswith("\n") and json.loads(line)["task"] in tasks
             except (ValueError, LookupError, TypeError) as error:
-                raise DataError(f"{events}: line {number} is damaged; without it the run can go on") from error
+                raise DataError(f"{events}: line {number} is damaged; remove the line to continue") from error
             if known:
                 yield line
 
 
-def _result(recipe: Recipe, seed: int, learner: Learner) -> dict[str, Any]:
-    matrix = learner.accuracy
-    seconds = sum(record.seconds for record in learner.records)
-    images = sum(record.train_images * record.epochs for record in learner.records)
-    validation = [list(record.val_accuracy) for record in learner.records]
-    return {
-        "format": RESULT_FORMAT,
-        "recipe": recipe.name,
-        "method": recipe.label,
-        "seed": seed,
-        "tasks": learner.tasks,
-        "accuracy": matrix,
-        "average_accuracy": metrics.average_accuracy(matrix),
-        "average_accuracies": metrics.average_accuracies(matrix),
-        "forgetting": metrics.forgetting(matrix),
-        "learning_accuracy": metrics.learning_accuracy(matrix),
-        "backward_transfer": metrics.backward_transfer(matrix),
-        "first_task_retention": metrics.first_task_retention(matrix),
-        "accuracy_before_end": [list(record.accuracy_before_end) for record in learner.records],
-        "validation": {
-            "accuracy": validation,
-            "average_accuracy": metrics.average_accuracy(validation),
-            "forgetting": metrics.forgetting(validation),
-        },
-        "free_filters": [record.free_filters for record in learner.records],
-        "important_filters": [record.important_filters for record in learner.records],
-        "parameters": sum(p.numel() for p in learner.net.parameters()),
-        "model_bytes": sum(t.numel() * t.element_size() for t in learner.net.state_dict().values()),
-        "state_bytes": learner.state_bytes,
-        "epochs": [record.epochs for record in learner.records],
-        "seconds": seconds,
-        "seconds_per_task": [record.seconds for record in learner.records],
-        "images_per_second": images / seconds,
-        "threads": torch.get_num_threads(),
-        "device": str(learner.device),
-        "hardware": hardware(learner.device),
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {
+def _result(recipe: Recipe, seed: int, learner: Learner) -> Result:
+    records, net = learner.records, learner.net
+    trained = [record for record in records if record.epochs]  # not those that `joint` postponed
+    return Result(
+        recipe=recipe.name,
+        method=recipe.label,
+        seed=seed,
+        tasks=learner.tasks,
+        accuracy=learner.accuracy,
+        accuracy_before_end=[list(record.accuracy_before_end) for record in records],
+        validation=Validation(accuracy=[list(record.val_accuracy) for record in records]),
+        free_filters=[record.free_filters for record in records],
+        important_filters=[record.important_filters for record in records],
+        parameters=sum(p.numel() for p in net.parameters()),
+        model_bytes=sum(t.numel() * t.element_size() for t in net.state_dict().values()),
+        state_bytes=learner.state_bytes,
+        epochs=[record.epochs for record in records],
+        seconds=sum(record.seconds for record in records),
+        seconds_per_task=[record.seconds for record in records],
+        images_per_second=sum(record.train_images * record.epochs for record in trained)
+        / sum(record.train_images * record.epochs / record.images_per_second for record in trained),
+        threads=torch.get_num_threads(),
+        device=str(learner.device),
+        hardware=hardware(learner.device),
+        finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions={
             "gescl": version("gescl"),
             "torch": torch.__version__,
             "numpy": np.__version__,
             "python": platform.python_version(),
             "machine": platform.machine(),
         },
-    }
+    )
 
 
 def _filters(learner: Learner) -> dict[str, dict[str, list[float]]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -12,13 +11,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ..methods.base import Capacity
 from ..metrics import Matrix
-from ..training import Epoch
-
-if TYPE_CHECKING:
-    from ..learner import Learner
-    from ..records import TaskRecord
+from ..observers import Observer
+from ..records import Epoch, TaskRecord
 
 BAR = 20  # characters; all fits 80 columns
 DONE, HELD = "cyan", "dark_orange3"  # colours of bars
@@ -34,7 +29,7 @@ SHADES = (
 )
 
 
-class LiveView:
+class LiveView(Observer):
     """A picture of the run in the terminal, redrawn with every epoch.
 
     Nothing is drawn before the first epoch, so a finished run leaves no empty picture.
@@ -55,7 +50,7 @@ class LiveView:
         self.clock = clock
         self.now: Epoch | None = None
         self.matrix: Matrix = []
-        self.capacity: Capacity | None = None
+        self.record: TaskRecord | None = None
         self._live: Live | None = None
         self._started = self._drawn = clock()
         self._task_started = self._started
@@ -72,14 +67,14 @@ class LiveView:
             if not self.console.is_terminal:  # rich leaves the last line open there
                 self.console.print()
 
-    def epoch(self, epoch: Epoch) -> None:
+    def end_epoch(self, epoch: Epoch) -> None:
         self.now = epoch
         if self.clock() - self._drawn >= REDRAWS:
             self._draw()
 
-    def task(self, learner: Learner, record: TaskRecord) -> None:
-        self.matrix = learner.accuracy
-        self.capacity = learner.capacity()
+    def end_task(self, records: Sequence[TaskRecord]) -> None:
+        self.matrix = [record.accuracy for record in records]
+        self.record = records[-1]
         self._task_seconds.append(self.clock() - self._task_started)
         self._task_started = self.clock()
         self._draw()
@@ -145,12 +140,12 @@ class LiveView:
         return table
 
     def _capacity(self) -> RenderableType:
-        """A bar a layer: how many of its filters are held for the tasks so far."""
-        if self.capacity is None:
+        """One bar per layer: how many of its filters are held for the tasks so far."""
+        if self.record is None or self.record.important_filters is None or self.record.free_filters is None:
             return Text()
         table = Table.grid(padding=(0, 2))
-        for layer, important in self.capacity.important.items():
-            size = important + self.capacity.free[layer]
+        for layer, important in self.record.important_filters.items():
+            size = important + self.record.free_filters[layer]
             table.add_row(Text(layer, style="dim"), _bar(size, important, HELD), f"{important}/{size}")
         return Group(Text("important filters", style="bold"), table)
 

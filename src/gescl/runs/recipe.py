@@ -22,8 +22,9 @@ needed to repeat the run.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import tomlkit
@@ -81,12 +82,18 @@ def shipped_recipes() -> dict[str, Path]:
 
 
 def load_recipe(
-    source: str | Path, *, method: str | None = None, variant: str | None = None, settings: Iterable[str] = ()
+    source: str | Path,
+    *,
+    method: str | None = None,
+    variant: str | None = None,
+    settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> Recipe:
     """Read a recipe: a file, or the name of a shipped one.
 
-    load_recipe("scripts", method="gescl", settings=["method.mu_s=5", "training.epochs=3"])
+    load_recipe("scripts", method="gescl", settings={"method.mu_s": 5, "training.epochs": 3})
     """
+    settings = dict(settings)
+    method = settings.pop("method.name", method)
     path, tables = _read(str(source))
     where = f"recipe {path.name}"
     for key in tables:
@@ -99,26 +106,9 @@ def load_recipe(
             raise UsageError(f"{where}: {unknown('variant', variant, variants)}")
         for key, value in _table(f"{where}: variants", variants, variant).items():
             _put(tables, key, value, f"{where}: variant {variant!r}")
-    _set(tables, settings)
+    for key, value in settings.items():
+        _put(tables, key, value, f"setting {key}")
     return _validated(where, tables, variant)
-
-
-def read_settings(settings: Iterable[str], sections: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Settings as on the command line, KEY=VALUE, by section; others than these are refused."""
-    tables: dict[str, Any] = {section: {} for section in sections}
-    _set(tables, settings)
-    for key in tables:
-        if key not in sections:
-            raise UsageError(f"--set: {unknown('key', key, sections)}")
-    return tables
-
-
-def _set(tables: dict[str, Any], settings: Iterable[str]) -> None:
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals:
-            raise UsageError(f"--set {setting}: write KEY=VALUE, as in --set training.epochs=5")
-        _put(tables, key.strip(), _value(text.strip()), f"--set {setting}")
 
 
 def _read(source: str) -> tuple[Path, dict[str, Any]]:
@@ -144,23 +134,12 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
 
 
-def flat(table: Any, prefix: str = "") -> dict[str, Any]:
-    """The values of nested tables by their full names: {"training.epochs": 5, …}."""
-    if not isinstance(table, dict):
-        return {prefix: table}
-    return {
-        name: value
-        for key, inner in table.items()
-        for name, value in flat(inner, f"{prefix}.{key}" if prefix else key).items()
-    }
-
-
 def _choose_method(where: str, tables: Mapping[str, Any], method: str | None) -> dict[str, Any]:
     """The tables with one method's settings under `method`."""
     given = _table(where, tables, "method")
     name = method or given.get("name")
     if not isinstance(name, str):
-        raise UsageError(f"{where}: method.name is missing; give it there or by --method")
+        raise UsageError(f"{where}: method.name is missing; set it there, or pass method=NAME")
     method_class(name)
     for other in _table(where, tables, "methods"):
         method_class(other)
@@ -187,20 +166,12 @@ def _put(tables: dict[str, Any], key: str, value: Any, where: str) -> None:
         tables[key] = PRESETS[value].model_dump()
     elif not rest:
         if first not in ("name", "network"):
-            raise UsageError(f"{where}: {first} is a table; set one of its keys, as in {first}.KEY=VALUE")
+            raise UsageError(f"{where}: {first} is a table; set one of its keys, {first}.KEY")
         tables[first] = value
     elif first in ("name", "network"):
         raise UsageError(f"{where}: {first} is not a table")
     else:
         tables[first] = {**_table(where, tables, first), rest: value}
-
-
-def _value(text: str) -> Any:
-    """A value as TOML reads it; what is not TOML is a string."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 def _validated(where: str, tables: dict[str, Any], variant: str | None) -> Recipe:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..errors import UnavailableError
-from ..training import Epoch
-
-if TYPE_CHECKING:
-    from ..learner import Learner
-    from ..records import TaskRecord
+from .. import metrics
+from ..errors import UnavailableError, missing_extra
+from ..observers import Observer
+from ..records import Epoch, TaskRecord
 
 
-class TensorBoardLog:
+class TensorBoardLog(Observer):
     """Writes what a run measures into a folder that `tensorboard --logdir` reads.
 
     Training goes by epochs through all tasks; accuracies and capacity go by tasks learned.
@@ -24,9 +22,7 @@ class TensorBoardLog:
         try:
             from torch.utils.tensorboard import SummaryWriter  # an extra, and slow to import
         except ImportError as error:
-            raise UnavailableError(
-                "TensorBoard is not installed: pip install 'gescl[tensorboard]', or leave --tensorboard out"
-            ) from error
+            raise UnavailableError(missing_extra("TensorBoard", "tensorboard")) from error
         writer_class: Any = SummaryWriter  # torch gives it no types
         self._new_writer: Callable[[], Any] = lambda: writer_class(str(folder))
         self._writer: Any = None
@@ -39,18 +35,18 @@ class TensorBoardLog:
         if self._writer is not None:
             self._writer.close()
 
-    def epoch(self, epoch: Epoch) -> None:
+    def end_epoch(self, epoch: Epoch) -> None:
         step = epoch.index * self.epochs + epoch.epoch
         for name in ("loss", "val_loss", "val_accuracy", "lr", "images_per_second"):
             self._add(f"training/{name}", getattr(epoch, name), step)
 
-    def task(self, learner: Learner, record: TaskRecord) -> None:
-        step = len(learner.records)
-        self._add("tasks/average_accuracy", learner.average_accuracy, step)
-        self._add("tasks/forgetting", learner.forgetting, step)
-        for name, accuracy in zip(learner.tasks, record.accuracy, strict=True):
-            self._add(f"accuracy/{name}", accuracy, step)
-        for layer, free in (record.free_filters or {}).items():
+    def end_task(self, records: Sequence[TaskRecord]) -> None:
+        step, matrix = len(records), [record.accuracy for record in records]
+        self._add("tasks/average_accuracy", metrics.average_accuracy(matrix), step)
+        self._add("tasks/forgetting", metrics.forgetting(matrix), step)
+        for record, accuracy in zip(records, records[-1].accuracy, strict=True):
+            self._add(f"accuracy/{record.name}", accuracy, step)
+        for layer, free in (records[-1].free_filters or {}).items():
             self._add(f"free_filters/{layer}", free, step)
 
     def _add(self, name: str, value: float | None, step: int) -> None:

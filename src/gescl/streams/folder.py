@@ -101,7 +101,7 @@ def folder_task(
 def load_folder(options: FolderOptions, seed: int, data: Path | None = None) -> TaskStream:
     """The stream of a recipe: its `path`, or the data folder, or the one within the other."""
     if data is None and options.path is None:
-        raise UsageError("stream 'folder': where are the images? Give their folder as data (--data DIR) or option path")
+        raise UsageError("stream 'folder': where are the images? Give their folder as data=DIR, or by the option path")
     return _Reader(options, seed).stream(Path(data or "", options.path or "")).first(options.tasks)
 
 
@@ -183,8 +183,7 @@ class _Reader:
             file = files[number][0]
             if not self.options.skip_broken:
                 raise DataError(
-                    f"{file}: {reason}; replace or remove the file, "
-                    "or have broken images left out by skip_broken=True (--skip-broken)"
+                    f"{file}: {reason}; replace or remove the file, or have broken images left out by skip_broken=True"
                 )
             broken[file] = reason
             bad.append(number)

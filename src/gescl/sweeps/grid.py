@@ -102,7 +102,7 @@ def _all(path: Path, method: str, tables: Sequence[Mapping[str, list[Any] | Rang
 
 def _listed(path: Path, key: str, choices: list[Any] | Range) -> list[Any]:
     if isinstance(choices, Range):
-        raise UsageError(f"{path}: {key} is a range, which only a random search can draw from: add --random N")
+        raise UsageError(f"{path}: {key} is a range, which only a random search can draw from: set draws=N")
     return choices
 
 

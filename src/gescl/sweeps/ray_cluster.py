@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError, GesclError, UnavailableError
+from ..errors import DataError, GesclError, UnavailableError, missing_extra
 from ..runtime import prepare_process
-from .local import Cell, Outcome, words
+from .cells import Cell, Outcome, words
 
 log = logging.getLogger("gescl")
 
@@ -98,7 +98,7 @@ def _connected(address: str) -> Iterator[Any]:
     try:
         import ray
     except ImportError as error:
-        raise UnavailableError("--ray needs Ray: pip install 'gescl[ray]'") from error
+        raise UnavailableError(missing_extra("Ray", "ray")) from error
     _check_reachable(address)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
@@ -123,5 +123,6 @@ def _check_reachable(address: str) -> None:
 
 def _no_cluster(address: str, error: Exception) -> DataError:
     return DataError(
-        f"no Ray cluster at {address}: {words(error).splitlines()[0]}; start one (docs/scaling.md), or use --ray local"
+        f"no Ray cluster at {address}: {words(error).splitlines()[0]}; "
+        'start one (docs/scaling.md), or use address="local"'
     )

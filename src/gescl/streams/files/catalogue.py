@@ -1,6 +1,6 @@
 """The data sets behind the streams: which files they consist of, where those come from, and where they belong.
 
-They lie in the data folder: the one given (`--data DIR`), else the one $GESCL_DATA names, else `data` in the current
+They lie in the data folder: the one given, else the one $GESCL_DATA names, else `data` in the current
 folder.
 """
 
@@ -115,12 +115,12 @@ def require_data(stream: str, data: Path | None) -> Path:
     if not lacking:
         return folder
     missing = ", ".join(_summary(collected, collected.missing(folder)) for collected in lacking)
-    source = "" if data else " (named by GESCL_DATA)" if os.environ.get("GESCL_DATA") else " (no --data was given)"
+    source = "" if data else " (named by GESCL_DATA)" if os.environ.get("GESCL_DATA") else " (no data folder was given)"
     lines = [f"stream {stream!r}: {missing} not found in {folder.absolute()}{source}."]
     if any(collected.remotes for collected in lacking):
         lines.append(f"To download: gescl data download {stream}{f' --data {data}' if data else ''}")
     lines += [f"By hand: {collected.by_hand(folder)}." for collected in lacking]
-    lines.append("Elsewhere: name the folder that holds the data sets by --data DIR or GESCL_DATA=DIR.")
+    lines.append("Elsewhere: name the folder that holds the data sets, data=DIR or GESCL_DATA=DIR.")
     raise DataError("\n  ".join(lines))
 
 

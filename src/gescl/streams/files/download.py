@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ...errors import DataError
-from ...locks import locked
+from ...store import locked
 from .catalogue import DataFiles
 from .transfer import GivenUpError, Patience, Remote, Tell, digest, fetch
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...locks import locked
+from ...store import locked
 from .cache import cache_folder
 
 Arrays = dict[str, npt.NDArray[Any]]

@@ -5,15 +5,13 @@ import sys
 import threading
 from pathlib import Path
 
-from gescl import locks
-from gescl.locks import locked
+from gescl.store import locked
 
 HOLDER = """
 import sys
-sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from locks import locked
-with locked(Path(sys.argv[2])):
+from gescl.store import locked
+with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -37,7 +35,7 @@ def test_a_second_one_waits_until_the_first_has_left(tmp_path: Path) -> None:
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     path = tmp_path / "a.lock"
-    command = [sys.executable, "-c", HOLDER, str(Path(locks.__file__).parent), str(path)]
+    command = [sys.executable, "-c", HOLDER, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == "held\n"
         told: list[str] = []

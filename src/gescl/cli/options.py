@@ -1,0 +1,45 @@
+"""What the commands share: options, the console, and settings given as text."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from ..errors import UsageError
+
+console = Console()
+
+Out = Annotated[Path, typer.Option(help="Folder to write the runs to.")]
+Data = Annotated[Path | None, typer.Option(envvar="GESCL_DATA", help="Folder of the data sets.", show_default="./data")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, …; auto uses a GPU if there is one.")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, help="CPU threads.", show_default="OMP_NUM_THREADS, or all cores up to four")
+]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="Set KEY=VALUE, as in training.epochs=5; repeatable.")
+]
+SkipBroken = Annotated[bool, typer.Option("--skip-broken", help="Leave out images that cannot be read.")]
+
+
+def parse_settings(settings: Iterable[str] | None) -> dict[str, Any]:
+    """Settings given as KEY=VALUE. A value is read as TOML; text that is not TOML is a string."""
+    parsed = {}
+    for setting in settings or ():
+        key, equals, text = setting.partition("=")
+        if not equals:
+            raise UsageError(f"--set {setting}: write KEY=VALUE, as in --set training.epochs=5")
+        try:
+            parsed[key.strip()] = tomllib.loads(f"value = {text.strip()}")["value"]
+        except tomllib.TOMLDecodeError:
+            parsed[key.strip()] = text.strip()
+    return parsed
+
+
+def say(text: str) -> None:
+    """Print a line as it is, however long."""
+    console.print(text, soft_wrap=True, markup=False, highlight=False)

@@ -1,0 +1,89 @@
+"""Following a learner while it learns: what an observer hears of, and the progress bar that watches by default."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .records import Epoch, TaskRecord
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+class Observer:
+    """Hears of every task and epoch. All methods do nothing, so an `Observer()` itself is a silent one.
+
+    learner = Learner(method=Gescl(), observer=Observer())      # no progress bar
+    """
+
+    def begin_task(self, task: str, epochs: int) -> None:
+        """Training begins and takes at most so many epochs."""
+
+    def end_epoch(self, epoch: Epoch) -> None:
+        """An epoch is trained and validated."""
+
+    def end_task(self, records: Sequence[TaskRecord]) -> None:
+        """A task is learned; `records` are those of all tasks so far, this one last."""
+
+    def abandon_task(self) -> None:
+        """Learning has failed or was interrupted; the learner is as it was before."""
+
+
+class Observers(Observer):
+    """Several observers as one."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self.observers = observers
+
+    def begin_task(self, task: str, epochs: int) -> None:
+        for observer in self.observers:
+            observer.begin_task(task, epochs)
+
+    def end_epoch(self, epoch: Epoch) -> None:
+        for observer in self.observers:
+            observer.end_epoch(epoch)
+
+    def end_task(self, records: Sequence[TaskRecord]) -> None:
+        for observer in self.observers:
+            observer.end_task(records)
+
+    def abandon_task(self) -> None:
+        for observer in self.observers:
+            observer.abandon_task()
+
+
+class ProgressBar(Observer):
+    """One bar per task on standard error, if that is a terminal."""
+
+    def __init__(self) -> None:
+        self._progress: Progress | None = None
+        self._epochs = 0
+
+    def begin_task(self, task: str, epochs: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        console = Console(stderr=True)
+        if not console.is_terminal:
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"), TimeElapsedColumn())
+        self._progress, self._epochs = Progress(*columns, console=console, transient=True), epochs
+        self._progress.start()
+        self._progress.add_task(task, total=epochs, now="")
+
+    def end_epoch(self, epoch: Epoch) -> None:
+        if self._progress is not None:
+            now = (
+                f"epoch {epoch.epoch}/{self._epochs}  loss {epoch.loss:.3f}  "
+                f"val. accuracy {epoch.val_accuracy:.3f}  {epoch.images_per_second:,.0f} images/s"
+            )
+            self._progress.update(self._progress.task_ids[0], completed=epoch.epoch, now=now)
+
+    def end_task(self, records: Sequence[TaskRecord]) -> None:
+        self.abandon_task()
+
+    def abandon_task(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None

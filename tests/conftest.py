@@ -19,11 +19,15 @@ def one_thread_for_what_a_module_shares() -> None:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Tests run in parallel: one thread each, so that they do not get in each other's way."""
+    """Tests run in parallel: one thread each, so that they do not get in each other's way.
+
+    A command that was run within the process has also made it flush denormals, which hypothesis refuses to work with.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+    torch.set_flush_denormal(False)
 
 
 def stripes(name: str, classes: int = 4, *, shape: tuple[int, int, int] = (3, 16, 16), seed: int = 0) -> Task:

@@ -1,4 +1,4 @@
-"""Probabilities that mean what they say, and a guess which task an image belongs to."""
+"""Calibrated probabilities, and a guess which task an image belongs to."""
 
 from __future__ import annotations
 
@@ -6,32 +6,28 @@ import math
 
 import torch
 import torch.nn.functional as F
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-ROUNDS = 60  # halvings of the interval by the golden section: far below float precision
 LARGEST = math.log(20)  # temperatures are sought between 1/20 and 20
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
-    """The T that makes softmax(logits / T) likeliest, on images the network was not trained on.
+    """The T that maximises the likelihood of softmax(logits / T) on images the network was not trained on.
 
     A prior on log T, normal with deviation 1 (about as much as one image says), keeps T finite where every image is
-    right. The loss is convex in 1/T, so it has one minimum, which the golden section finds.
+    right. The loss is convex in 1/T, so it has one minimum.
     """
     logits = logits.double()
 
     def loss(log_t: float) -> float:
         return float(F.cross_entropy(logits / math.exp(log_t), labels, reduction="sum")) + log_t**2 / 2
 
-    low, high, ratio = -LARGEST, LARGEST, (math.sqrt(5) - 1) / 2
-    for _ in range(ROUNDS):
-        left, right = high - ratio * (high - low), low + ratio * (high - low)
-        low, high = (low, right) if loss(left) < loss(right) else (left, high)
-    return math.exp((low + high) / 2)
+    return math.exp(minimize_scalar(loss, bounds=(-LARGEST, LARGEST), options={"xatol": 1e-6}).x)
 
 
 def relative_entropy(probabilities: Tensor) -> Tensor:
-    """How unsure a head is of each image: 0 sure of one class, 1 all classes alike, whatever their number."""
+    """How uncertain a head is of each image: 0 for a single class, 1 for all classes alike, whatever their number."""
     entropy: Tensor = torch.special.entr(probabilities).sum(1)
     return entropy / math.log(probabilities.shape[1])
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from ..maths.prox import plasticity_prox, stability_prox
 from ..networks.multihead import MultiHeadNet
 from .base import Method, TaskContext
-from .batch_norm import Following
 from .filterwise import FilterwiseStrategy, LayerPlan, activation_moments
 
 
@@ -41,14 +39,6 @@ class AgsCl(Method):
 
 
 class AgsClStrategy(FilterwiseStrategy[AgsCl]):
-    def begin_task(self, context: TaskContext) -> None:
-        self.find_frozen()
-        self.plan(lambda layer: self.strength[layer.slice])
-        self.statistics = Following(self.net, context)
-
-    def end_epoch(self, context: TaskContext) -> None:
-        self.prox_after_epoch(context)
-
     def hold(self, rows: Tensor, plan: LayerPlan, lr: float) -> Tensor:
         """w ← w_old + (1 − αλω/‖w − w_old‖)₊ (w − w_old)."""
         return stability_prox(rows, plan.anchor, lr * self.method.lam * plan.strength)
@@ -57,10 +47,13 @@ class AgsClStrategy(FilterwiseStrategy[AgsCl]):
         """w ← (1 − αμ/‖w‖)₊ w."""
         return plasticity_prox(rows, group=lr * self.method.mu, exclusive=0.0)
 
-    @torch.no_grad()
-    def end_task(self, context: TaskContext) -> None:
-        """ω ← ηω + mean activation; important is what has ω > 0."""
-        self.let_statistics_follow(context)
+    def end_epoch(self, context: TaskContext) -> None:
+        self.prox_after_epoch(context)
+
+    def update_importance(self, context: TaskContext) -> None:
+        """ω ← ηω + mean activation; a filter with ω > 0 is important."""
         mean = activation_moments(self.net, context)[0].float()
-        self.update_importance(mean, mean > 0, self.method.eta)
-        self.redraw_free(context, self.method.rho)
+        self.add_task(mean, mean > 0, self.method.eta)
+
+    def redraw_free(self, context: TaskContext) -> None:
+        self.redraw(context, self.method.rho)

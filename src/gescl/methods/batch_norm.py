@@ -49,7 +49,7 @@ def measured_statistics(net: MultiHeadNet, context: TaskContext) -> Statistics:
     return measured
 
 
-class Following:
+class FollowingStatistics:
     """Old tasks' statistics while a new task is learned: made before it, told to follow after it."""
 
     def __init__(self, net: MultiHeadNet, context: TaskContext) -> None:

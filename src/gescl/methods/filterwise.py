@@ -8,7 +8,6 @@ of docs/method.md.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
@@ -20,7 +19,7 @@ from ..maths.moments import RunningMoments
 from ..networks.filters.graph import FilterLayer
 from ..networks.multihead import MultiHeadNet
 from .base import Capacity, Method, Strategy, TaskContext
-from .batch_norm import Following, estimate_statistics
+from .batch_norm import FollowingStatistics, estimate_statistics
 
 log = logging.getLogger("gescl")
 
@@ -33,6 +32,7 @@ class LayerPlan:
 
     number: int
     layer: FilterLayer
+    #: Important filters, where they are held, and how strongly.
     held: Tensor
     anchor: Tensor
     strength: Tensor
@@ -42,11 +42,10 @@ class LayerPlan:
 class FilterwiseStrategy(Strategy[M]):
     """Importance and mask of filters, the prox and the zero-freeze while a task is learned, and the redraw after it.
 
-    A method says how filters are held and shrunk, and when.
+    A method says how filters are held and shrunk, when, and how important they are.
     """
 
     rewrites: ClassVar[bool] = True
-    statistics: Following
 
     def __init__(self, method: M, net: MultiHeadNet) -> None:
         super().__init__(method, net)
@@ -54,29 +53,13 @@ class FilterwiseStrategy(Strategy[M]):
             if not parameter.requires_grad:
                 raise UsageError(
                     f"{name} takes no gradient, but {method.name} itself decides which filters move: "
-                    "set requires_grad to True, or take a method that holds weights (ewc, si, mas, lwf)"
+                    "set requires_grad to True, or use a method that holds weights (ewc, si, mas, lwf)"
                 )
         device = net.mean.device
         self.strength = torch.zeros(net.graph.size, device=device)
         self.important = torch.zeros(net.graph.size, dtype=torch.bool, device=device)
         self.last_importance = torch.zeros(net.graph.size, device=device)
         self.redrawn = torch.zeros_like(self.important)
-        self._frozen: list[tuple[Tensor, Tensor]] = []
-
-    def plan(self, strength: Callable[[FilterLayer], Tensor]) -> None:
-        """Before a task: which filters are held, how strongly and where, and which are free."""
-        self._plans = []
-        for number, layer in enumerate(self.net.graph.layers):
-            important = self.important[layer.slice]
-            held, free = important.nonzero().squeeze(1), (~important).nonzero().squeeze(1)
-            anchor = layer.matrix()[held]  # section 4: the anchor is what stands now
-            self._plans.append(LayerPlan(number, layer, held, anchor, strength(layer)[held], free))
-        self._dead = torch.cat([~layer.matrix().any(dim=1) for layer in self.net.graph.layers])
-
-    def let_statistics_follow(self, context: TaskContext) -> None:
-        """After a task: old tasks' batch-norm statistics go with the important filters that moved."""
-        fixed = self.fixed(context)
-        self.statistics.follow(context, self.important if fixed is None else self.important & ~fixed)
 
     def hold(self, rows: Tensor, plan: LayerPlan, lr: float) -> Tensor:
         """The important filters of a layer after the prox of the stability term."""
@@ -85,6 +68,43 @@ class FilterwiseStrategy(Strategy[M]):
     def shrink(self, rows: Tensor, plan: LayerPlan, lr: float) -> Tensor:
         """The free filters of a layer after the prox of the plasticity term."""
         raise NotImplementedError
+
+    def held_strength(self, layer: FilterLayer) -> Tensor:
+        """How strongly each filter of a layer is held, if it is important."""
+        return self.strength[layer.slice]
+
+    def begin_task(self, context: TaskContext) -> None:
+        self._frozen = self._weights_to_freeze()
+        self._plans = [self._plan(number, layer) for number, layer in enumerate(self.net.graph.layers)]
+        self._dead = torch.cat([~layer.matrix().any(dim=1) for layer in self.net.graph.layers])
+        self._statistics = FollowingStatistics(self.net, context)
+
+    def _plan(self, number: int, layer: FilterLayer) -> LayerPlan:
+        important = self.important[layer.slice]
+        held, free = important.nonzero().squeeze(1), (~important).nonzero().squeeze(1)
+        anchor = layer.matrix()[held]  # section 4: the anchor is what stands now
+        return LayerPlan(number, layer, held, anchor, self.held_strength(layer)[held], free)
+
+    def _weights_to_freeze(self) -> list[tuple[Tensor, Tensor]]:
+        """Weights from a free filter into an important one, with the mask that keeps them at zero."""
+        found = []
+        for edge in self.net.graph.edges:
+            source, target = edge.mask(~self.important, self.important, image=False)
+            frozen = source & target
+            if frozen.any():
+                found.append((edge.weight, (~frozen).to(edge.weight.dtype)))
+        return found
+
+    @torch.no_grad()
+    def zero_freeze(self) -> None:
+        """After this, logits of old tasks do not depend on any free filter (section 4)."""
+        for weight, keep in self._frozen:
+            weight.mul_(keep)
+
+    def after_step(self, context: TaskContext) -> None:
+        if not self.net.graph.rests_at_zero:
+            self.net.graph.erase(self._dead)
+        self.zero_freeze()
 
     @torch.no_grad()
     def prox(self, context: TaskContext) -> None:
@@ -110,28 +130,24 @@ class FilterwiseStrategy(Strategy[M]):
         for rows in layer.rows:
             context.clear_moments(rows.parameter, rows.spread(dead))
 
-    def after_step(self, context: TaskContext) -> None:
-        if not self.net.graph.rests_at_zero:
-            self.net.graph.erase(self._dead)
-        self.zero_freeze()
-
-    def find_frozen(self) -> None:
-        """Weights from a free filter into an important one: zero when a task begins, and to stay so."""
-        self._frozen = []
-        for edge in self.net.graph.edges:
-            source, target = edge.mask(~self.important, self.important, image=False)
-            frozen = source & target
-            if frozen.any():
-                self._frozen.append((edge.weight, (~frozen).to(edge.weight.dtype)))
-
     @torch.no_grad()
-    def zero_freeze(self) -> None:
-        """After this, logits of old tasks do not depend on any free filter (section 4)."""
-        for weight, keep in self._frozen:
-            weight.mul_(keep)
+    def end_task(self, context: TaskContext) -> None:
+        """Section 4: importance and mask, then the free filters are redrawn for the next task."""
+        fixed = self.fixed(context)
+        self._statistics.follow(context, self.important if fixed is None else self.important & ~fixed)
+        self.update_importance(context)
+        self.redraw_free(context)
 
-    def update_importance(self, importance: Tensor, active: Tensor, decay: float) -> None:
-        """Add a task's importance to the past's (Eq. 20) and its active filters to the important ones.
+    def update_importance(self, context: TaskContext) -> None:
+        """Measure the task's importance of every filter and add it to that of the past: a method calls `add_task`."""
+        raise NotImplementedError
+
+    def redraw_free(self, context: TaskContext) -> None:
+        """Give the free filters to the next task: a method calls `redraw`."""
+        raise NotImplementedError
+
+    def add_task(self, importance: Tensor, active: Tensor, decay: float) -> None:
+        """Add a task's importance to the decayed past's (Eq. 20), and its active filters to the important ones.
 
         The mask only grows. A filter without a path of non-zero weights to any head stays free: it serves nobody.
         """
@@ -147,20 +163,20 @@ class FilterwiseStrategy(Strategy[M]):
             if name not in already_full:
                 log.warning("layer %s has no free filter left; later tasks share its %d important ones", name, size)
 
-    def redraw_free(self, context: TaskContext, fraction: float) -> None:
-        """Redraw a fraction of the free filters, set the others to zero, and cut what leaves either."""
+    def redraw(self, context: TaskContext, fraction: float) -> None:
+        """Redraw a fraction of the free filters, set the others to zero, and cut the outgoing weights of all."""
         graph = self.net.graph
         free = ~self.important
         chosen = torch.zeros_like(free)
         draw = context.generator("free filters")
         for layer in graph.layers:
             candidates = free[layer.slice].nonzero().squeeze(1).cpu()
-            lot = candidates[torch.randperm(len(candidates), generator=draw)]
-            chosen[layer.slice.start + lot[: round(fraction * len(lot))]] = True
+            shuffled = candidates[torch.randperm(len(candidates), generator=draw)]
+            chosen[layer.slice.start + shuffled[: round(fraction * len(shuffled))]] = True
         with context.seeded("redraw"):
             graph.redraw(chosen)
         self.redrawn = chosen
-        self.strength = self.strength.masked_fill(free, 0.0)  # what comes of them has no past
+        self.strength = self.strength.masked_fill(free, 0.0)  # what becomes of them has no past
         graph.erase(free & ~chosen)
         graph.cut_outlets(free, self.net.head(context.index), spared=chosen)
 

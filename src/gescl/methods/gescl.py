@@ -1,7 +1,19 @@
 """GESCL: group and exclusive sparse regularisation for continual learning of CNNs.
 
 Important filters are held near their anchor in proportion to their importance (stability), free filters are driven
-to exact zero (plasticity), and after a task the free ones are redrawn and given to the next. Sections are those of
+to exact zero (plasticity), and after a task the free ones are redrawn and given to the next. Algorithm 1 of the paper,
+and where each step is found:
+
+    for each task, minimise Eq. 7, the cross-entropy with both terms:
+        for each epoch
+            step on the cross-entropy alone                      training.learn_task
+            pull important filters to their anchors, Eq. 16      hold
+            shrink free filters, Eq. 17                          shrink
+        measure the importance of filters, Eq. 18–19             update_importance
+        add it to that of earlier tasks, Eq. 20                  add_task
+        redraw the free filters                                  redraw_free
+
+What GESCL shares with AGS-CL, batch-norm statistics included, is in filterwise.py. Sections are those of
 docs/method.md, equations the paper's.
 """
 
@@ -18,7 +30,6 @@ from ..maths.prox import linearised_plasticity, linearised_stability, plasticity
 from ..networks.filters.graph import FilterLayer
 from ..networks.multihead import MultiHeadNet
 from .base import Batch, Method, TaskContext
-from .batch_norm import Following
 from .distillation import Distillation
 from .filterwise import FilterwiseStrategy, LayerPlan, activation_moments
 
@@ -98,11 +109,10 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
     distillation: Distillation | None = None
 
     def begin_task(self, context: TaskContext) -> None:
-        if self.method.zero_freeze:
-            self.find_frozen()
-        self.plan(self._strength)
-        self.statistics = Following(self.net, context)
-        if math.isinf(self.method.mu_s):  # what is all fixed gets no gradient, and need not be put back
+        super().begin_task(context)
+        if not self.method.zero_freeze:
+            self._frozen = []
+        if math.isinf(self.method.mu_s):  # a layer that is all fixed gets no gradient, and need not be put back
             self._plans = [plan for plan in self._plans if len(plan.free)]
         moves = self.fixed(context) is None  # else old heads' answers cannot change
         self.distillation = Distillation(self.net, context) if context.index and self.method.recall and moves else None
@@ -112,17 +122,6 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
 
     def penalty(self, context: TaskContext, batch: Batch) -> Tensor | None:
         return None if self.distillation is None else self.method.recall * self.distillation.loss(batch)
-
-    def _strength(self, layer: FilterLayer) -> Tensor:
-        """How strongly the filters of a layer are held: Γ̂ of Eq. 4, never quite zero for an important one."""
-        important, strength = self.important[layer.slice], self.strength[layer.slice]
-        if self.method.importance == "uniform":  # Eq. 3
-            return torch.ones_like(strength)
-        mean = strength[important].mean() if important.any() else strength.new_ones(())
-        if mean == 0:  # nothing but constant maps
-            return torch.ones_like(strength)
-        strength = strength.clamp_min(LEAST_STRENGTH * mean)
-        return strength / mean if self.method.importance_scale == "layer_mean" else strength
 
     def after_step(self, context: TaskContext) -> None:
         super().after_step(context)
@@ -135,8 +134,19 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
         if self.method.every == "epoch":
             self.prox_after_epoch(context)
 
+    def held_strength(self, layer: FilterLayer) -> Tensor:
+        """Γ̂ of Eq. 4, never quite zero for an important filter."""
+        important, strength = self.important[layer.slice], self.strength[layer.slice]
+        if self.method.importance == "uniform":  # Eq. 3
+            return torch.ones_like(strength)
+        mean = strength[important].mean() if important.any() else strength.new_ones(())
+        if mean == 0:  # nothing but constant maps
+            return torch.ones_like(strength)
+        strength = strength.clamp_min(LEAST_STRENGTH * mean)
+        return strength / mean if self.method.importance_scale == "layer_mean" else strength
+
     def hold(self, rows: Tensor, plan: LayerPlan, lr: float) -> Tensor:
-        """Eq. 16."""
+        """The stability term of Eq. 4: μ_S Γ̂ ‖F − F̂‖₂, by Eq. 16."""
         if self.method.mu_s == 0:
             return rows
         if math.isinf(self.method.mu_s):
@@ -145,7 +155,7 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
         return stability(rows, plan.anchor, lr * self.method.mu_s * plan.strength)
 
     def shrink(self, rows: Tensor, plan: LayerPlan, lr: float) -> Tensor:
-        """Eq. 17."""
+        """The plasticity term of Eq. 6: μ_P (ψ ‖F‖₂ + (1 − ψ)/2 ‖F‖₁²), by Eq. 17."""
         if self.method.mu_p == 0:
             return rows
         psi = self.method.psi(plan.number, len(self.net.graph.layers))
@@ -167,15 +177,19 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
             matrix[plan.held] = plan.anchor
             plan.layer.assign(matrix)
 
-    @torch.no_grad()
     def end_task(self, context: TaskContext) -> None:
         self.distillation = None  # the images are gone, and so is what was said of them
-        self.let_statistics_follow(context)
+        super().end_task(context)
+
+    def update_importance(self, context: TaskContext) -> None:
+        """Γ of Eq. 18–19, added to the past's by Eq. 20; M takes in every filter that is active."""
         mean, std = activation_moments(self.net, context)
         measured = mean if self.method.importance == "mean" else std
         largest = torch.cat([part.amax().expand(len(part)) for part in self.net.graph.per_layer(measured)])
         constant = (std == 0) & (mean != 0)  # removing such a filter would change outputs
         active = (measured > self.method.tolerance * largest) | constant
-        self.update_importance(measured.float(), active, self.method.nu)
+        self.add_task(measured.float(), active, self.method.nu)
+
+    def redraw_free(self, context: TaskContext) -> None:
         if self.method.redraw:
-            self.redraw_free(context, self.method.redraw_fraction)
+            self.redraw(context, self.method.redraw_fraction)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..networks.multihead import MultiHeadNet
 from .base import Batch, Method, Strategy, TaskContext
-from .batch_norm import Following
+from .batch_norm import FollowingStatistics
 from .distillation import Distillation
 
 
@@ -33,7 +33,7 @@ class LwfStrategy(Strategy[Lwf]):
     distillation: Distillation | None = None
 
     def begin_task(self, context: TaskContext) -> None:
-        self.statistics = Following(self.net, context)
+        self.statistics = FollowingStatistics(self.net, context)
         self.distillation = Distillation(self.net, context) if context.index and self.method.lam else None
 
     def penalty(self, context: TaskContext, batch: Batch) -> Tensor | None:

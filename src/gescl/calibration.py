@@ -6,7 +6,6 @@ import math
 
 import torch
 import torch.nn.functional as F
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 LARGEST = math.log(20)  # temperatures are sought between 1/20 and 20
@@ -18,6 +17,8 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     A prior on log T, normal with deviation 1 (about as much as one image says), keeps T finite where every image is
     right. The loss is convex in 1/T, so it has one minimum.
     """
+    from scipy.optimize import minimize_scalar  # slow to import, and only needed here
+
     logits = logits.double()
 
     def loss(log_t: float) -> float:

@@ -384,7 +384,8 @@ def _restored(
     blank = torch.zeros(header.shape[0]), torch.ones(header.shape[0])
     if network is None:  # a header may ask for any size: compare before memory is taken for it
         with torch.device("meta"):
-            skeleton = MultiHeadNet(build_trunk(header.network, header.shape), header.shape, *blank)
+            moments = (moment.to("meta") for moment in blank)
+            skeleton = MultiHeadNet(build_trunk(header.network, header.shape), header.shape, *moments)
             for count in classes:
                 skeleton.add_head(count)
         check_tensors(saved.net, skeleton.state_dict(), "net.")

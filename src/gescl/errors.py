@@ -10,7 +10,7 @@ MOST_LISTED = 100
 
 
 class GesclError(Exception):
-    """A mistake the user can mend. The command line prints its message alone and exits with `exit_code`."""
+    """A mistake that the user can correct. The command line prints the message alone and exits with `exit_code`."""
 
     exit_code = 1
 
@@ -22,7 +22,7 @@ class UsageError(GesclError):
 
 
 class UnavailableError(UsageError):
-    """The call is right, but this machine lacks what it needs: a device, an extra."""
+    """The call is right, but this machine lacks something it needs: a device, an optional dependency."""
 
 
 class DataError(GesclError):

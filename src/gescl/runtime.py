@@ -1,4 +1,4 @@
-"""Settings of the whole process: made by the command line and its workers, never by importing gescl."""
+"""The process and the machine: threads, memory, devices. Nothing here is set by importing gescl."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ ONE_GIB = 1 << 30
 def prepare_process(threads: int | None = None) -> int:
     """Fix the number of CPU threads and keep freed memory for reuse.
 
-    Threads are what is asked for, here or by OMP_NUM_THREADS, or all cores up to four: the networks are small. Numbers
-    too small for float's full precision become 0: closed gates and decayed averages are full of them, and some CPUs
-    take many times as long over each.
+    The number of threads is the one given, else OMP_NUM_THREADS, else all cores up to four: the networks are small.
+    Denormal numbers become 0: closed gates and decayed averages are full of them, and some CPUs are many times slower
+    with each.
     """
     torch.set_flush_denormal(True)  # before there are threads: they inherit it
     asked = os.environ.get("OMP_NUM_THREADS", "")
@@ -67,7 +67,7 @@ def cores() -> int:
 
 
 def hardware(device: torch.device) -> dict[str, str | int | None]:
-    """What a result on that device was measured on."""
+    """The hardware that a result on that device was measured on."""
     return {
         "cpu": _cpu_name(),
         "cores": cores(),

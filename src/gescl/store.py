@@ -23,9 +23,9 @@ from .errors import DataError
 
 
 def write_bytes(path: Path, content: bytes, backup: Path | None = None) -> None:
-    """Write a file in one move: a crash or a full disk leaves what was there before, and no temporary file.
+    """Write a file in one move: a crash or a full disk leaves the previous version, and no temporary file.
 
-    With `backup` what was there before goes on under that name.
+    With `backup` the previous version stays under that name.
     """
     temporary = None
     try:
@@ -49,7 +49,7 @@ def write_bytes(path: Path, content: bytes, backup: Path | None = None) -> None:
 
 
 def remains_of(path: Path) -> list[Path]:
-    """What a process that was killed while it wrote this file has left beside it."""
+    """Temporary files left by a process that was killed while writing this file."""
     unfinished = re.compile(rf"\.{re.escape(path.name)}\.([0-9a-f]{{8}}|backup)")
     return [beside for beside in path.parent.iterdir() if unfinished.fullmatch(beside.name)]
 
@@ -78,7 +78,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any, backup
 
 
 def _ordered(content: bytes) -> bytes:
-    """The same safetensors file with its metadata in alphabetical order: the library's order is a matter of chance."""
+    """The same safetensors file with its metadata in alphabetical order: the library's order is random."""
     data = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:data])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
@@ -108,7 +108,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
 
 
 def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
-    """A checksum of a header and its tensors, against damage: whoever means harm can compute it too."""
+    """A checksum of a header and its tensors. It detects damage, not tampering."""
     result = hashlib.sha256(text.encode())
     for name, tensor in sorted(tensors.items()):
         result.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())

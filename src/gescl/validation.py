@@ -1,4 +1,4 @@
-"""What comes from outside, settings and tensors, and what is wrong with it in words."""
+"""Settings and tensors from outside: validated, or refused with a message for people."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def flat(table: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def check_tensors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], prefix: str) -> None:
-    """Refuse tensors that have not the names, shapes and types expected, by the first that differs."""
+    """Refuse tensors that do not have the expected names, shapes and types, naming the first that differs."""
     for name in sorted(found.keys() ^ expected.keys()):
         raise UsageError(f"tensor {prefix}{name} is {'missing' if name in expected else 'not expected'}")
     for name, tensor in expected.items():

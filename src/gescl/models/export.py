@@ -1,4 +1,4 @@
-"""A learned task as a network of its own: without the filters it does not need, as a plain module or an ONNX file."""
+"""A learned task as a network of its own, without the filters it does not need: a plain module or an ONNX file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TaskNet(nn.Module):
 
 @dataclass(frozen=True)
 class Cost:
-    """What a network weighs, and what one image costs it."""
+    """The number of weights of a network, and the multiply-accumulates per image."""
 
     parameters: int
     macs: int
@@ -99,7 +99,7 @@ def export_onnx(learner: Learner, task: str, path: Path, *, compact: bool = Fals
 
     Class names, task and image size are in the file's metadata.
     """
-    if path.suffix != ".onnx":  # a slip of the fingers would cost the model itself
+    if path.suffix != ".onnx":  # a typing error could otherwise overwrite the model
         raise UsageError(f"an ONNX file's name ends in .onnx, got {path}")
     try:
         import onnx

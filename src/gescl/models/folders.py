@@ -1,4 +1,4 @@
-"""The life of a model: learn a folder of images, predict files, test, look inside. The model file is all that is kept.
+"""A model file and folders of images: learn a folder into it, predict files, evaluate. Only the model file is kept.
 
 learn_folder("parts.gescl", "2026-01/bolts")
 learn_folder("parts.gescl", "2026-02/gears")        # next month, in another process
@@ -42,12 +42,12 @@ SHORT = 0.05
 
 @dataclass(frozen=True)
 class Choices:
-    """What a new model is made with; an old one keeps what it has, and refuses anything else."""
+    """What a new model is made with. An existing one keeps what it has and refuses anything else."""
 
     network: str | nn.Module | None = None
     method: Method | None = None
     epochs: int | None = None
-    #: Settings of `Training` by name. An old model takes these and `epochs` too, from now on.
+    #: Settings of `Training` by name. They and `epochs` also apply to an existing model, for this and later tasks.
     training: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
     image_size: int | None = None
@@ -57,17 +57,17 @@ class Choices:
 
 @dataclass(frozen=True)
 class LearnReport:
-    """What learning came to, before anything is overwritten."""
+    """What was learned, before anything is overwritten."""
 
     record: TaskRecord
-    #: How far filters that old tasks need have moved, relative to their length: mean and largest; None: there are none.
+    #: How far the filters of earlier tasks have moved, relative to their length: mean and largest; None without any.
     moved: tuple[float, float] | None
     capacity: Capacity | None
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one image file shows."""
+    """The answer for one image file."""
 
     file: Path
     task: str
@@ -78,7 +78,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a model does on a folder: per class how many images there are and how many it had right."""
+    """Accuracy on a folder: per class the number of images, and of those classified right."""
 
     images: dict[str, int]
     right: dict[str, int]
@@ -101,14 +101,15 @@ def learn_folder(
     before_training: Callable[[str], None] = lambda words: None,
     before_saving: Callable[[LearnReport], None] = lambda report: None,
 ) -> LearnReport:
-    """Learn the task in a folder (train/CLASS/*, test/CLASS/* if there is one) into a model file, new or old.
+    """Learn the task in a folder (train/CLASS/*, optionally test/CLASS/*) into a model file, new or existing.
 
-    `before_training` hears of a lack of room, `before_saving` what was learned; with `dry_run` nothing is saved.
+    `before_training` is called with a warning if room is short, `before_saving` with what was learned; with `dry_run`
+    nothing is saved.
     """
     path, choices = Path(model), choices or Choices()
     if path.is_dir():
         raise UsageError(f"{path} is a folder; the model file comes first, then the folder of images")
-    path = path.resolve() if path.is_symlink() else path  # another name of the same model has the same lock
+    path = path.resolve() if path.is_symlink() else path  # one lock per model, whatever the name it is called by
     name = name or Path(folder).resolve().name
     if not name or "/" in name or "\\" in name:
         raise UsageError(f"a task's name must be non-empty and hold no slash, got {name!r}")
@@ -136,7 +137,7 @@ def _new(choices: Choices, device: str, observer: Observer | None) -> Learner:
     if choices.image_size is not None and not 1 <= choices.image_size <= LARGEST_SIDE:
         raise UsageError(f"image size must lie between 1 and {LARGEST_SIDE} pixels, got {choices.image_size}")
     if isinstance(choices.method, Joint):
-        raise UsageError("joint needs the images of all tasks at once, and old ones are gone; take another method")
+        raise UsageError("joint needs the images of all tasks at once, and old ones are gone; use another method")
     return Learner(
         choices.network or "paper3", choices.method, training=_training(Training(), choices), device=device,
         seed=choices.seed or 0,
@@ -160,7 +161,7 @@ def _old(path: Path, choices: Choices, device: str, observer: Observer | None) -
     for what, asked, there in fixed:
         if asked is not None and asked != there:
             has = f"; it has {there}" if there is not None else ""
-            raise UsageError(f"{path} is a model already, and its {what} cannot be changed{has}. Start a new file")
+            raise UsageError(f"{path} exists already, and its {what} cannot be changed{has}. Start a new file")
     learner.training = _training(learner.training, choices)
     return learner
 
@@ -172,9 +173,9 @@ def _training(there: Training, choices: Choices) -> Training:
 
 def _learned_already(learner: Learner, name: str, folder: Path) -> str:
     record = learner.records[learner.index(name)]
-    words = f"task {name!r} has been learned already, from {record.train_images} images that are gone by now"
+    words = f"task {name!r} has been learned already, from {record.train_images} images that are gone"
     try:
-        new = [c for c in subfolders(folder / "train", "one folder a class") if c not in record.classes]
+        new = [c for c in subfolders(folder / "train", "one folder per class") if c not in record.classes]
     except DataError:
         new = []
     what = f"the new classes ({', '.join(new)})" if new else "new images"
@@ -184,7 +185,7 @@ def _learned_already(learner: Learner, name: str, folder: Path) -> str:
 
 
 def short_of_room(capacity: Capacity | None) -> str | None:
-    """What to say before training if layers have few free filters left, and what can be done; None if all is well."""
+    """A warning if layers have few free filters left, and what can be done about it; None if there is room."""
     if capacity is None:
         return None
     short = [
@@ -196,14 +197,14 @@ def short_of_room(capacity: Capacity | None) -> str | None:
         return None
     listed = ", ".join(short[:6]) + (f" and {len(short) - 6} more layers" if len(short) > 6 else "")
     return (
-        f"room is short: few free filters are left in {listed}. The new task will mostly reuse what is there and may "
-        "learn less well. If its accuracy will not do: start a new model file for it, or one with a larger network "
+        f"room is short: few free filters are left in {listed}. The new task will mostly reuse existing filters and "
+        "may learn less well. If its accuracy is too low, start a new model file for it, or one with a larger network "
         "(ags6, resnet18)"
     )
 
 
 def _anchors(learner: Learner) -> list[tuple[Tensor, Tensor]]:
-    """Per layer which filters old tasks need, and their weights."""
+    """Per layer the filters that earlier tasks need, and their weights."""
     if not learner.records or "important" not in (known := learner.strategy.filters()):
         return []
     graph = learner.net.graph
@@ -228,12 +229,12 @@ def predict_files(
     min_confidence: float = 0.0,
     skip_broken: bool = False,
 ) -> list[Answer]:
-    """What image files show, or all images below folders; without a task it is guessed, image by image.
+    """Classify image files, or all images below folders; without a task it is guessed, image by image.
 
-    A broken image stops with its name; with `skip_broken` it is left out and logged.
+    A broken image is an error; with `skip_broken` it is left out and logged.
     """
     if not 0 <= min_confidence <= 1:
-        raise UsageError(f"the least confidence must lie between 0 and 1, got {min_confidence}")
+        raise UsageError(f"min_confidence must lie between 0 and 1, got {min_confidence}")
     guessed = task is None and len(learner.tasks) > 1
     if task is None and not guessed:
         (task,) = learner.tasks
@@ -255,10 +256,10 @@ def predict_files(
 
 
 def evaluate_folder(learner: Learner, folder: PathLike, task: str, *, skip_broken: bool = False) -> Verdict:
-    """Test a learned task on a folder: its test/CLASS/*, or train/CLASS/* if it has no test, or CLASS/* itself."""
+    """Test a learned task on a folder: its test/CLASS/*, else train/CLASS/*, else CLASS/* itself."""
     record = learner.records[learner.index(task)]
     root = next((at for at in (Path(folder) / "test", Path(folder) / "train") if at.is_dir()), Path(folder))
-    for name in subfolders(root, f"one folder a class of task {task!r}: {', '.join(record.classes)}"):
+    for name in subfolders(root, f"one folder per class of task {task!r}: {', '.join(record.classes)}"):
         if name not in record.classes:
             raise DataError(
                 f"{root} has class {name!r}, which task {task!r} lacks (it has {', '.join(record.classes)})"
@@ -285,7 +286,7 @@ def _images_below(path: Path) -> list[Path]:
 
 
 def _decoded(files: list[Path], learner: Learner, skip_broken: bool) -> tuple[Tensor, list[int]]:
-    """The images that can be read, and which of the files they are."""
+    """The images that can be read, and the numbers of their files."""
     images = np.empty((len(files), *learner.net.shape), np.uint8)
     broken: set[int] = set()
 

@@ -28,14 +28,16 @@ def run_demo(out: Path, seed: int, console: Console) -> Path:
         shutil.rmtree(experiment.folder, ignore_errors=True)
     tasks = experiments[0].stream().names
     console.print(
-        f"One small CNN learns {len(tasks)} writing systems, one after the other, and never sees\n"
-        "an old one again. Accuracy on the task just learned, on the first task, and on\n"
-        "average over all so far:\n"
+        f"One small CNN learns {len(tasks)} writing systems, one after another, and never sees an\n"
+        "old one again. Accuracy on the task just learned, on the first task, and the\n"
+        "average over all tasks so far:\n"
     )
     titles = "".join(f"{name:<17}" for name in METHODS)
     console.print(f"{'after task':<21}{titles}seconds", style="bold")
     started = time.perf_counter()
-    with _silent(logging.getLogger("gescl")):  # which layers are full is in the report, and would part the table's rows
+    with _silent(
+        logging.getLogger("gescl")
+    ):  # warnings about full layers would interrupt the table; the report shows them
         for steps in zip(*(experiment.tasks() for experiment in experiments), strict=True):
             cells = "".join(f"{_cell(learner):<17}" for learner, _ in steps)
             number, seconds = len(steps[0][0].records), time.perf_counter() - started

@@ -93,11 +93,11 @@ class Experiment:
             raise DataError(f"{self.folder}: {error}") from error
 
     def files(self) -> dict[str, bytes]:
-        """All that a finished run has written, to be adopted elsewhere."""
+        """All files that a finished run has written, to be adopted elsewhere."""
         return {path.name: path.read_bytes() for path in self.folder.iterdir() if path.is_file()}
 
     def adopt(self, files: Mapping[str, bytes]) -> None:
-        """Take over the files of this run from another machine, unless it has been finished here meanwhile."""
+        """Take over the files of this run from another machine, unless it has been finished here in the meantime."""
         with self._alone():
             if not self.finished():
                 for name in sorted(files, key=lambda name: (name == "result.json", name != "recipe.toml")):
@@ -107,7 +107,7 @@ class Experiment:
         return STREAMS[self.recipe.stream].load(self.recipe.stream_options, self.seed, self.data)
 
     def tasks(self, resume: bool = False) -> Generator[tuple[Learner, TaskRecord], None, None]:
-        """Learn task after task; after each, the learner and what was measured. Nothing if the run is finished."""
+        """Learn task after task, yielding the learner and the record after each. Nothing if the run is finished."""
         if self.finished():
             return
         with self._alone():
@@ -136,19 +136,22 @@ class Experiment:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold the run's lock: two processes never work on one run, not even if one was left behind by a kill."""
+        """Hold the run's lock: two processes never work on one run, not even if one outlived a killed parent."""
         path = self.folder.with_name(f"{self.folder.name}.lock")
         with ExitStack() as held:
             try:
                 held.enter_context(
-                    locked(path, lambda: log.warning("%s: another process is at this run; waiting for it", self.folder))
+                    locked(
+                        path,
+                        lambda: log.warning("%s: another process is working on this run; waiting for it", self.folder),
+                    )
                 )
             except OSError as error:
                 raise DataError(f"cannot write {path}: {error.strerror or error}") from error
             yield
 
     def _claim(self, resume: bool) -> None:
-        """Make the folder this run's own."""
+        """Claim the folder for this run."""
         file = self.folder / "recipe.toml"
         if self._learned_something() and not resume:
             raise UsageError(f"{self.folder} holds an unfinished run; continue it with resume=True, or remove it")
@@ -184,7 +187,7 @@ class _EventLog(Observer):
 
 
 def _difference(there: dict[str, Any], here: dict[str, Any]) -> str:
-    """The first setting that two recipes do not share, in words."""
+    """The first setting in which two recipes differ, in words."""
     settings = [flat(tables) for tables in (there, here)]
     for key in sorted(settings[0].keys() | settings[1].keys()):
         old, new = (json.dumps(known[key]) if key in known else "not set" for known in settings)
@@ -243,7 +246,7 @@ def _result(recipe: Recipe, seed: int, learner: Learner) -> Result:
 
 
 def _filters(learner: Learner) -> dict[str, dict[str, list[float]]]:
-    """Per layer what is known of every filter: Γ and M of GESCL, gates of HAT."""
+    """What is known of every filter, per layer: Γ and M of GESCL, gates of HAT."""
     known = learner.strategy.filters()
     return {
         layer.name: {name: values[layer.slice].float().tolist() for name, values in known.items()}
@@ -253,7 +256,7 @@ def _filters(learner: Learner) -> dict[str, dict[str, list[float]]]:
 
 
 def _samples(learner: Learner, stream: TaskStream) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """A few test images a task, their labels, and what the final network says of them."""
+    """A few test images per task, their labels, and the final network's predictions."""
     tensors, header = {}, []
     for index, task in enumerate(stream):
         header.append({"task": task.name, "classes": task.classes})

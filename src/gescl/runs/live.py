@@ -30,9 +30,9 @@ SHADES = (
 
 
 class LiveView(Observer):
-    """A picture of the run in the terminal, redrawn with every epoch.
+    """The state of the run in the terminal, redrawn with every epoch.
 
-    Nothing is drawn before the first epoch, so a finished run leaves no empty picture.
+    Nothing is drawn before the first epoch, so a finished run leaves nothing behind.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class LiveView(Observer):
         self._draw()
 
     def seconds_left(self) -> float | None:
-        """About how long the run still takes: epochs of this task at its pace, further tasks like those before."""
+        """Estimated time left: epochs of this task at its pace, later tasks like those before."""
         if self.now is None:
             return None
         learned = len(self.matrix) > self.now.index

@@ -15,8 +15,8 @@ A recipe file names a stream, a network, how to train, and settings per method:
     [variants.without-mu_s]   # named changes, for an ablation
     "method.mu_s" = 0
 
-Reading one gives a `Recipe` for a single method, with every default filled in; written out again, it is all that is
-needed to repeat the run.
+Reading one gives a `Recipe` for a single method, with every default filled in. Written out again, it is sufficient to
+repeat the run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SECTIONS = ("name", "network", "stream", "training", "method", "methods", "varia
 
 
 class Recipe(BaseModel):
-    """All that decides a run, besides its seed."""
+    """Everything that determines a run, apart from its seed."""
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
 
@@ -180,7 +180,9 @@ def _validated(where: str, tables: dict[str, Any], variant: str | None) -> Recip
             problem = "is missing" if key not in tables else f"must be a string, got {tables[key]!r}"
             raise UsageError(f"{where}: {key} {problem}")
     if tables["name"] in ("", ".", "..") or any(slash in tables["name"] for slash in "/\\"):
-        raise UsageError(f"{where}: name is the folder of its runs, and must hold no slash; got {tables['name']!r}")
+        raise UsageError(
+            f"{where}: name is the folder of its runs, and must not contain a slash; got {tables['name']!r}"
+        )
     if tables["network"] not in NETWORKS:
         raise UsageError(f"{where}: {unknown('network', tables['network'], NETWORKS)}")
     stream = _table(where, tables, "stream")

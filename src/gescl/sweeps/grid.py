@@ -1,7 +1,7 @@
 """The settings a sweep tries: every combination of a grid, or random draws from it.
 
-A grid file has a table of lists per method, or several tables whose settings are added up. For a random search, a value
-may also be a range:
+A grid file has one table of lists per method, or several tables whose settings are added up. For a random search, a
+value may also be a range:
 
     [[gescl]]
     mu_s = [5, 20, 100]
@@ -30,11 +30,11 @@ from ..runs.recipe import read_toml
 from ..validation import validated
 
 Setting = dict[str, Any]
-DRAWS_PER_SETTING = 100  # before a random search gives up finding one that it does not have yet
+DRAWS_PER_SETTING = 100  # attempts to find a setting that has not been drawn yet
 
 
 class Range(BaseModel):
-    """Numbers to draw from: whole ones if both ends are; with `log`, as many from 1 to 10 as from 10 to 100."""
+    """Numbers to draw from: integers if both ends are; with `log`, uniform on a logarithmic scale."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -47,7 +47,7 @@ class Range(BaseModel):
         if not -math.inf < self.low < self.high < math.inf:
             raise ValueError("low must be less than high, and both finite")
         if self.log and self.low <= 0:
-            raise ValueError("a logarithmic range must begin above 0")
+            raise ValueError("a logarithmic range must start above 0")
         return self
 
     def draw(self, source: torch.Generator) -> int | float:
@@ -59,7 +59,7 @@ class Range(BaseModel):
 
 
 def read_grid(path: Path, methods: Iterable[str], draws: int | None = None, seed: int = 0) -> dict[str, list[Setting]]:
-    """The settings to try, by method: all of a grid, or so many random draws from it.
+    """The settings to try, by method: all of a grid, or a number of random draws from it.
 
     A method the file does not name is run with the recipe's own settings. The draws of a method depend on its own
     tables and the seed alone, and more draws begin with the same ones: a sweep can be widened without starting over.
@@ -107,7 +107,7 @@ def _listed(path: Path, key: str, choices: list[Any] | Range) -> list[Any]:
 
 
 def _drawn(tables: Sequence[Mapping[str, list[Any] | Range]], count: int, source: torch.Generator) -> list[Setting]:
-    """So many different settings; fewer if the tables do not hold more."""
+    """That many different settings; fewer if the tables have no more."""
 
     def pick(choices: Sequence[Any]) -> Any:
         return choices[int(torch.randint(len(choices), (), generator=source))]
@@ -120,7 +120,7 @@ def _drawn(tables: Sequence[Mapping[str, list[Any] | Range]], count: int, source
 
 
 def _distinct(settings: Iterator[Setting], count: int | None = None) -> list[Setting]:
-    """The different ones in the order of their first appearance, up to so many."""
+    """The distinct settings in the order of their first appearance, at most `count`."""
     found: dict[str, Setting] = {}
     for setting in settings:
         found.setdefault(repr(setting), setting)

@@ -67,7 +67,7 @@ class RayCluster:
             return Outcome(cell, None, words(error))
 
     def _warn_of_waiting(self, nodes: list[dict[str, Any]]) -> None:
-        """Ray waits without a word for a node that can take a run: one may be on its way, or never come."""
+        """Warn where no node can take a run: Ray would silently wait for one, which may never come."""
         alive = [node["Resources"] for node in nodes if node["Alive"]]
         wanted = {"CPU": self.cpus_per_run, "GPU": self.gpus_per_run}
         if not any(all(node.get(kind, 0) >= amount for kind, amount in wanted.items()) for node in alive):
@@ -94,7 +94,7 @@ def _run_on_node(cell: Cell, data: Path | None, device: str, threads: int) -> di
 
 @contextmanager
 def _connected(address: str) -> Iterator[Any]:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report to its makers
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would send usage statistics
     try:
         import ray
     except ImportError as error:
@@ -111,7 +111,7 @@ def _connected(address: str) -> Iterator[Any]:
 
 
 def _check_reachable(address: str) -> None:
-    """Ask for the port first: Ray would try an address without a cluster for many minutes."""
+    """Try the port first: Ray would retry an address without a cluster for many minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdigit():  # "local", "auto"
         return

@@ -1,0 +1,5 @@
+"""`python -m gescl` is the `gescl` command."""
+
+from .cli import main
+
+main()

@@ -12,18 +12,26 @@ import torch
 
 from gescl import DataError, Experiment, Learner, Recipe, UsageError, load_recipe
 from gescl.report import write_report
+from gescl.runs.result import Result, read_result
 from gescl.store import read_tensors
 
-QUICK = ["training.epochs=2", "stream.tasks=3"]
-TIMES = ("seconds", "seconds_per_task", "images_per_second", "finished")
+QUICK = {"training.epochs": 2, "stream.tasks": 3}
+TIMES = {"seconds", "seconds_per_task", "images_per_second", "finished"}
 
 
-def recipe(method: str = "finetune", *more: str) -> Recipe:
-    return load_recipe("digits", method=method, settings=[*QUICK, *more])
+def recipe(method: str = "finetune", **more: Any) -> Recipe:
+    """`more` are settings of training."""
+    return load_recipe(
+        "digits", method=method, settings={**QUICK, **{f"training.{key}": value for key, value in more.items()}}
+    )
 
 
-def timeless(result: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in result.items() if key not in TIMES}
+def timeless(result: Result) -> dict[str, Any]:
+    return result.model_dump(exclude=TIMES)
+
+
+def events_of(experiment: Experiment) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (experiment.folder / "events.jsonl").read_text().splitlines()]
 
 
 def test_a_run_writes_everything_the_report_needs(tmp_path: Path) -> None:
@@ -34,11 +42,12 @@ def test_a_run_writes_everything_the_report_needs(tmp_path: Path) -> None:
     assert names == {"recipe.toml", "result.json", "events.jsonl", "samples.safetensors", "model.gescl"}
     keys = "accuracy average_accuracy forgetting learning_accuracy backward_transfer free_filters seconds "
     keys += "images_per_second state_bytes threads versions"
-    assert set(keys.split()) <= result.keys()
-    assert [len(row) for row in result["accuracy"]] == [1, 2, 3]
+    assert set(keys.split()) <= json.loads((experiment.folder / "result.json").read_text()).keys()
+    assert read_result(experiment.folder / "result.json") == result
+    assert [len(row) for row in result.accuracy] == [1, 2, 3]
     assert load_recipe(experiment.folder / "recipe.toml") == experiment.recipe
 
-    events = [json.loads(line) for line in (experiment.folder / "events.jsonl").read_text().splitlines()]
+    events = events_of(experiment)
     assert sum(event["event"] == "epoch" for event in events) == 6
     tasks = [event for event in events if event["event"] == "task"]
     assert [len(task["filters"]["conv3"]["importance"]) for task in tasks] == [64, 64, 64]
@@ -47,7 +56,23 @@ def test_a_run_writes_everything_the_report_needs(tmp_path: Path) -> None:
     tensors, header = read_tensors(experiment.folder / "samples.safetensors")
     assert tensors["2.images"].shape == (8, 1, 8, 8) and tensors["2.predictions"].shape == (8, 2)
     assert header["tasks"][2]["task"] == "4-5"
-    assert Learner.load(experiment.folder / "model.gescl").accuracy == result["accuracy"]
+    assert Learner.load(experiment.folder / "model.gescl").accuracy == result.accuracy
+
+
+def test_images_per_second_are_those_of_training_as_in_the_log(tmp_path: Path) -> None:
+    experiment = Experiment(recipe("gescl"), 0, tmp_path)
+    result = experiment.run()
+    epochs = [event for event in events_of(experiment) if event["event"] == "epoch"]
+    assert all(e["images_per_second"] == pytest.approx(e["images"] / e["seconds"]) for e in epochs)
+    images, seconds = (sum(epoch[key] for epoch in epochs) for key in ("images", "seconds"))
+    assert result.images_per_second == pytest.approx(images / seconds)
+    assert result.seconds is not None and result.seconds > seconds, "validation and the end of tasks are in it"
+
+
+def test_a_network_that_has_no_name_cannot_be_run(tmp_path: Path) -> None:
+    of_ones_own = recipe().model_copy(update={"network": torch.nn.Flatten()})
+    with pytest.raises(UsageError, match="the network of a recipe must be a name"):
+        Experiment(of_ones_own, 0, tmp_path)
 
 
 def test_two_runs_of_one_recipe_and_seed_are_equal_bit_by_bit(tmp_path: Path) -> None:
@@ -67,7 +92,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tmp_path: Path, method:
     steps = stopped.tasks()
     next(steps)
     steps.close()
-    with pytest.raises(UsageError, match="--resume"):
+    with pytest.raises(UsageError, match="resume=True"):
         stopped.run()
     # An epoch of the task that was cut off is in the log, and must not stay there twice.
     with (stopped.folder / "events.jsonl").open("a") as log:
@@ -78,17 +103,18 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tmp_path: Path, method:
 
 
 def test_joint_trained_once_measures_the_whole_stream_at_its_end(tmp_path: Path) -> None:
-    once = Experiment(recipe("joint", "method.once=true"), 0, tmp_path / "once")
+    joint = load_recipe("digits", method="joint", settings={**QUICK, "method.once": True})
+    once = Experiment(joint, 0, tmp_path / "once")
     result = once.run()
-    assert result["accuracy"][:2] == [[None], [None, None]]
-    assert all(accuracy > 0.7 for accuracy in result["accuracy"][2])
-    assert result["epochs"] == [0, 0, 2] and result["forgetting"] is None
-    stopped = Experiment(recipe("joint", "method.once=true"), 0, tmp_path / "stopped")
+    assert result.accuracy[:2] == [[None], [None, None]]
+    assert all(accuracy is not None and accuracy > 0.7 for accuracy in result.accuracy[2])
+    assert result.epochs == [0, 0, 2] and result.forgetting is None
+    stopped = Experiment(joint, 0, tmp_path / "stopped")
     next(stopped.tasks())
     assert timeless(stopped.run(resume=True)) == timeless(result)
     write_report(tmp_path / "once", tmp_path / "report")
     table = (tmp_path / "report" / "tables" / "digits" / "methods.md").read_text(encoding="utf-8")
-    assert f"| joint | 1 | {result['average_accuracy']:.3f} | – |" in table
+    assert f"| joint | 1 | {result.average_accuracy:.3f} | – |" in table
 
 
 def test_a_run_killed_while_it_wrote_its_log_goes_on(tmp_path: Path) -> None:
@@ -98,10 +124,7 @@ def test_a_run_killed_while_it_wrote_its_log_goes_on(tmp_path: Path) -> None:
     with (killed.folder / "events.jsonl").open("a") as log:
         log.write('{"event": "task", "task": "2-')
     assert timeless(killed.run(resume=True)) == timeless(whole.result())
-    names = [
-        [json.loads(line)["event"] for line in (e.folder / "events.jsonl").read_text().splitlines()]
-        for e in (whole, killed)
-    ]
+    names = [[event["event"] for event in events_of(e)] for e in (whole, killed)]
     assert names[0] == names[1]
 
 
@@ -120,12 +143,12 @@ def test_of_two_at_one_run_the_second_waits_and_then_has_the_result(
     first, second = Experiment(recipe(), 0, tmp_path), Experiment(recipe(), 0, tmp_path)
     steps = first.tasks()
     next(steps)
-    results: list[dict[str, Any]] = []
+    results: list[Result] = []
     thread = threading.Thread(target=lambda: results.append(second.run(resume=True)))
     thread.start()
     while thread.is_alive() and not caplog.records:  # it says that it waits
         thread.join(0.01)
-    assert "another process is at this run" in caplog.text and not results
+    assert "another process is working on this run" in caplog.text and not results
     assert len(list(steps)) == 2
     thread.join(60)
     assert results == [first.result()]
@@ -151,7 +174,7 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
 def test_a_folder_with_another_recipe_or_foreign_files_is_left_alone(tmp_path: Path) -> None:
     Experiment(recipe(), 0, tmp_path).run()
     with pytest.raises(UsageError, match=r"another recipe \(training.lr is 0.00\d+ there and 0.0001 here\)"):
-        Experiment(recipe("finetune", "training.lr=1e-4"), 0, tmp_path).run()
+        Experiment(recipe(lr=1e-4), 0, tmp_path).run()
     foreign = Experiment(recipe(), 1, tmp_path)
     foreign.folder.mkdir(parents=True)
     (foreign.folder / "thesis.txt").write_text("dear to someone")
@@ -163,7 +186,7 @@ def test_a_run_killed_while_its_first_file_was_written_is_taken_up(tmp_path: Pat
     experiment = Experiment(recipe(), 0, tmp_path)
     experiment.folder.mkdir(parents=True)
     (experiment.folder / ".recipe.toml.x1y2z3").write_text("name = ")
-    assert experiment.run(resume=True)["tasks"]
+    assert experiment.run(resume=True).tasks
 
 
 def test_a_damaged_result_is_an_error_that_names_the_file(tmp_path: Path) -> None:
@@ -176,8 +199,8 @@ def test_a_damaged_result_is_an_error_that_names_the_file(tmp_path: Path) -> Non
 
 def test_a_run_that_learned_nothing_makes_room(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no longer a finite number"):
-        Experiment(recipe("finetune", "training.lr=1e30"), 0, tmp_path).run()
+        Experiment(recipe(lr=1e30), 0, tmp_path).run()
     experiment = Experiment(recipe(), 0, tmp_path)
-    assert experiment.run()["tasks"] == ["0-1", "2-3", "4-5"]
+    assert experiment.run().tasks == ["0-1", "2-3", "4-5"]
     assert load_recipe(experiment.folder / "recipe.toml") == recipe()
     assert "NaN" not in (experiment.folder / "events.jsonl").read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ def test_every_shipped_recipe_is_valid_and_named_after_its_file(name: str) -> No
 
 
 def test_a_recipe_written_out_and_read_again_is_the_same(tmp_path: Path) -> None:
-    recipe = load_recipe("scripts", settings=["method.mu_s=inf", "training.epochs=4"])
+    recipe = load_recipe("scripts", settings={"method.mu_s": math.inf, "training.epochs": 4})
     (tmp_path / "again.toml").write_text(recipe.to_toml())
     assert load_recipe(tmp_path / "again.toml") == recipe
     assert isinstance(recipe.method, Gescl) and math.isinf(recipe.method.mu_s)
@@ -37,10 +38,17 @@ def test_settings_per_method_apply_to_that_method_alone(tmp_path: Path) -> None:
     assert load_recipe(path, method="finetune").method.name == "finetune"
 
 
+def test_a_method_by_its_setting_is_the_method_by_its_argument(tmp_path: Path) -> None:
+    path = write(tmp_path, '[method]\nname = "gescl"\nmu_s = 3.5\n[methods.ewc]\nlam = 77\n')
+    by_setting = load_recipe(path, settings={"method.name": "ewc"})
+    assert by_setting == load_recipe(path, method="ewc")
+    assert by_setting.method.model_dump()["lam"] == 77
+
+
 def test_what_the_command_line_sets_wins(tmp_path: Path) -> None:
     path = write(tmp_path, '[methods.gescl]\nmu_s = 3.5\n[variants.loose]\n"method.mu_s" = 1\n"training.epochs" = 2\n')
     assert load_recipe(path, method="gescl", variant="loose").label == "gescl+loose"
-    for settings, expected in (([], 1.0), (["method.mu_s=0.5"], 0.5)):
+    for settings, expected in (({}, 1.0), ({"method.mu_s": 0.5}, 0.5)):
         recipe = load_recipe(path, method="gescl", variant="loose", settings=settings)
         assert isinstance(recipe.method, Gescl) and recipe.method.mu_s == expected
         assert recipe.training.epochs == 2
@@ -49,40 +57,42 @@ def test_what_the_command_line_sets_wins(tmp_path: Path) -> None:
 def test_a_preset_sets_all_of_training_and_later_settings_change_it() -> None:
     reference = Training(optimizer="adam", lr=1e-3, batch_size=256, epochs=100, patience=5, lr_factor=3, min_lr=1e-4)
     for name in shipped_recipes():
-        assert load_recipe(name, settings=["training=reference"]).training == reference
-    recipe = load_recipe("digits", settings=["training.lr=1", "training=reference", "training.epochs=2"])
+        assert load_recipe(name, settings={"training": "reference"}).training == reference
+    recipe = load_recipe("digits", settings={"training.lr": 1, "training": "reference", "training.epochs": 2})
     assert recipe.training == reference.model_copy(update={"epochs": 2})
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["training.epochs=-3"], r"training\.epochs must be > 0, got -3"),
-        (["training.epochs=2.5"], r"training\.epochs must be a whole number, got 2\.5"),
-        (["training.epochs=many"], r"training\.epochs must be a whole number, got \"many\""),
-        (["method.mu_s=-3"], r"method\.mu_s must be ≥ 0, got -3"),
-        (["method.mu_p=inf"], r"method\.mu_p must be finite, got Infinity"),
-        (["training.lr=inf"], r"training\.lr must be finite, got Infinity"),
-        (["method.mu_s=nan"], r"method\.mu_s must be ≥ 0, got NaN"),
-        (["method.every=day"], r"method\.every must be 'epoch' or 'step', got \"day\""),
-        (["method.zero_freeze=1"], r"method\.zero_freeze must be true or false, got 1"),
-        (["method.mu_q=1"], r"unknown key 'mu_q'; did you mean 'mu_"),
-        (["training.epoch=1"], "unknown key 'epoch'; did you mean 'epochs'"),
-        (["trainng.epochs=1"], "unknown key 'trainng'; did you mean 'training'"),
-        (["stream.taskz=1"], "unknown key 'taskz'; did you mean 'tasks'"),
-        (["name=../elsewhere"], r"name is the folder of its runs, and must hold no slash; got '\.\./elsewhere'"),
-        (["name="], "must hold no slash; got ''"),
-        (["network=tiny"], "unknown network 'tiny'"),
-        (["network=3"], "network must be a string"),
-        (["training=3"], "training is a table"),
-        (["training=referense"], "unknown training 'referense'; did you mean 'reference'"),
-        (["method=reference"], "method is a table"),
-        (["network.depth=3"], "network is not a table"),
-        (["nonsense"], "write KEY=VALUE"),
-        (["method.name=3"], "unknown method '3'"),
+        ({"training.epochs": -3}, r"training\.epochs must be > 0, got -3"),
+        ({"training.epochs": 2.5}, r"training\.epochs must be a whole number, got 2\.5"),
+        ({"training.epochs": "many"}, r"training\.epochs must be a whole number, got \"many\""),
+        ({"method.mu_s": -3}, r"method\.mu_s must be ≥ 0, got -3"),
+        ({"method.mu_p": math.inf}, r"method\.mu_p must be finite, got Infinity"),
+        ({"training.lr": math.inf}, r"training\.lr must be finite, got Infinity"),
+        ({"method.mu_s": math.nan}, r"method\.mu_s must be ≥ 0, got NaN"),
+        ({"method.every": "day"}, r"method\.every must be 'epoch' or 'step', got \"day\""),
+        ({"method.zero_freeze": 1}, r"method\.zero_freeze must be true or false, got 1"),
+        ({"method.mu_q": 1}, r"unknown key 'mu_q'; did you mean 'mu_"),
+        ({"training.epoch": 1}, "unknown key 'epoch'; did you mean 'epochs'"),
+        ({"trainng.epochs": 1}, "unknown key 'trainng'; did you mean 'training'"),
+        ({"stream.taskz": 1}, "unknown key 'taskz'; did you mean 'tasks'"),
+        (
+            {"name": "../elsewhere"},
+            r"name is the folder of its runs, and must not contain a slash; got '\.\./elsewhere'",
+        ),
+        ({"name": ""}, "must not contain a slash; got ''"),
+        ({"network": "tiny"}, "unknown network 'tiny'"),
+        ({"network": 3}, "network must be a string"),
+        ({"training": 3}, "training is a table"),
+        ({"training": "referense"}, "unknown training 'referense'; did you mean 'reference'"),
+        ({"method": "reference"}, "method is a table"),
+        ({"network.depth": 3}, "network is not a table"),
+        ({"method.name": 3}, "unknown method '3'"),
     ],
 )
-def test_bad_settings_are_refused_by_name(settings: list[str], message: str) -> None:
+def test_bad_settings_are_refused_by_name(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         load_recipe("scripts", settings=settings)
 
@@ -117,7 +127,7 @@ def test_a_value_where_a_table_belongs_is_refused(tmp_path: Path, text: str, mes
     (tmp_path / "mine.toml").write_text(f'name = "mine"\nnetwork = "small"\nmethod.name = "gescl"\n{text}\n')
     variant = "a" if "variants" in text else None
     with pytest.raises(UsageError, match=message):
-        load_recipe(tmp_path / "mine.toml", variant=variant, settings=["training.epochs=3", "stream.tasks=2"])
+        load_recipe(tmp_path / "mine.toml", variant=variant, settings={"training.epochs": 3, "stream.tasks": 2})
 
 
 def test_unknown_recipes_variants_and_methods_are_refused() -> None:

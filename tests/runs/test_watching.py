@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from rich.console import Console
 
-from gescl import Experiment, Learner, TaskRecord, UsageError, load_recipe
-from gescl.methods.base import Capacity
+from gescl import Experiment, TaskRecord, UsageError, load_recipe
+from gescl.observers import Observer, Observers, ProgressBar
+from gescl.records import Epoch
 from gescl.runs.live import BAR, LiveView
-from gescl.runs.progress import PlainView, Watcher, epoch_bar, watch
 from gescl.runs.tensorboard import TensorBoardLog
-from gescl.training import Epoch
+from gescl.runs.watching import PlainView
 
-QUICK = ["training.epochs=2", "stream.tasks=2"]
+QUICK = {"training.epochs": 2, "stream.tasks": 2}
 TASKS = ["red", "green", "blue", "a [bold] one"]
 
 
@@ -34,19 +34,13 @@ def printed(console: Console) -> str:
 
 
 def epoch(index: int, number: int) -> Epoch:
-    return Epoch(TASKS[index], index, number, 0.002, 0.75, 0.5, 0.875, True, 1.0, 12_345.6)
+    return Epoch(TASKS[index], index, number, 0.002, 0.75, 0.5, 0.875, True, 12_346, 1.0, 12_345.6)
 
 
-def learner(accuracy: list[list[float | None]], capacity: Capacity | None = None) -> Learner:
-    """Only what a view looks at."""
-    stand_in = SimpleNamespace(
-        accuracy=accuracy, records=accuracy, capacity=lambda: capacity, average_accuracy=0.5, forgetting=None
-    )
-    return cast("Learner", stand_in)
-
-
-def record(name: str, *accuracy: float | None) -> TaskRecord:
-    return TaskRecord(name, ("a", "b"), 10, 2, 1.5, 100.0, accuracy, accuracy, accuracy, None, None)
+def record(
+    name: str, *accuracy: float | None, free: dict[str, int] | None = None, important: dict[str, int] | None = None
+) -> TaskRecord:
+    return TaskRecord(name, ("a", "b"), 10, 2, 1.5, 100.0, accuracy, accuracy, accuracy, free, important)
 
 
 class Clock:
@@ -67,7 +61,7 @@ def shown(view: LiveView) -> list[str]:
 def test_plain_lines_are_one_a_task_and_hold_no_markup() -> None:
     console = Console(file=StringIO(), width=40)
     view = PlainView(console, tasks=4)
-    view.task(learner([[0.5]]), record("a [bold] one", 0.5))
+    view.end_task([record("a [bold] one", 0.5)])
     (line,) = printed(console).splitlines()
     assert line == "  task  1/4  a [bold] one          accuracy 0.500   average 0.500   forgetting  null      1.5 s"
 
@@ -77,9 +71,9 @@ def test_the_live_view_shows_tasks_epochs_speed_and_time_left() -> None:
     view = LiveView(terminal(), "digits · gescl · seed 0", TASKS, epochs=4, clock=clock)
     with view:
         clock.now = 8.0
-        view.task(learner([[0.9]]), record("red", 0.9))
+        view.end_task([record("red", 0.9)])
         clock.now = 10.0
-        view.epoch(epoch(1, 2))
+        view.end_epoch(epoch(1, 2))
         lines = shown(view)
     assert lines[0] == "digits · gescl · seed 0"
     assert "1/4" in lines[1] and lines[1].endswith("green")
@@ -93,15 +87,15 @@ def test_time_left_counts_down_to_nothing() -> None:
     with LiveView(terminal(), "", TASKS[:2], epochs=2, clock=clock) as view:
         assert view.seconds_left() is None
         clock.now = 1.0
-        view.epoch(epoch(0, 1))
+        view.end_epoch(epoch(0, 1))
         assert view.seconds_left() == pytest.approx(1 + 2)  # the other epoch, and a task like this one
         clock.now = 2.0
-        view.epoch(epoch(0, 2))
-        view.task(learner([[0.9]]), record("red", 0.9))
+        view.end_epoch(epoch(0, 2))
+        view.end_task([record("red", 0.9)])
         assert view.seconds_left() == pytest.approx(2)
         clock.now = 4.0
-        view.epoch(epoch(1, 2))
-        view.task(learner([[0.9], [0.8, 0.9]]), record("green", 0.8, 0.9))
+        view.end_epoch(epoch(1, 2))
+        view.end_task([record("red", 0.9), record("green", 0.8, 0.9)])
         assert view.seconds_left() == 0
 
 
@@ -125,7 +119,7 @@ def test_the_matrix_fills_in_and_the_newest_tasks_stay_in_sight() -> None:
 
 def test_capacity_is_a_bar_a_layer() -> None:
     view = LiveView(terminal(width=60), "", TASKS, epochs=2)
-    view.capacity = Capacity(important={"conv1": 16, "conv2": 8}, free={"conv1": 0, "conv2": 24})
+    view.record = record("red", 0.9, important={"conv1": 16, "conv2": 8}, free={"conv1": 0, "conv2": 24})
     bars = [line.split() for line in shown(view)[-2:]]
     assert bars[0] == ["conv1", "━" * BAR, "16/16"]
     assert bars[1][0] == "conv2" and bars[1][-1] == "8/32"
@@ -139,7 +133,7 @@ def test_a_finished_run_draws_nothing_and_an_interrupted_one_leaves_the_terminal
     clock = Clock()
     with suppress(KeyboardInterrupt), LiveView(console, "", TASKS, epochs=2, clock=clock) as view:
         clock.now = 1.0
-        view.epoch(epoch(0, 1))
+        view.end_epoch(epoch(0, 1))
         raise KeyboardInterrupt
     assert "loss 0.750" in printed(console)
     assert printed(console).rstrip().endswith("\x1b[?25h")  # the cursor is back
@@ -150,57 +144,55 @@ def test_a_view_that_is_forced_into_a_file_ends_with_a_line() -> None:
     clock = Clock()
     with LiveView(console, "digits", TASKS, epochs=2, clock=clock) as view:
         clock.now = 1.0
-        view.epoch(epoch(0, 2))
+        view.end_epoch(epoch(0, 2))
     lines = printed(console).splitlines(keepends=True)
     assert lines[0].startswith("digits") and lines[-1].endswith("\n")
     assert "loss 0.750  val. accuracy 0.875  rate 0.002\n" in lines[2]  # nothing is cut at 80 columns
 
 
-class Recorder:
-    """A watcher that remembers."""
+class Recorder(Observer):
+    """An observer that remembers."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
 
-    def __enter__(self) -> Recorder:
-        self.heard.append("in")
-        return self
+    def begin_task(self, task: str, epochs: int) -> None:
+        self.heard.append(f"{task} begins, {epochs} epochs")
 
-    def __exit__(self, *exception: object) -> None:
-        self.heard.append("out")
-
-    def epoch(self, epoch: Epoch) -> None:
+    def end_epoch(self, epoch: Epoch) -> None:
         self.heard.append(f"{epoch.task} epoch {epoch.epoch}")
 
-    def task(self, learner: Learner, record: TaskRecord) -> None:
-        self.heard.append(f"{record.name} done")
+    def end_task(self, records: Sequence[TaskRecord]) -> None:
+        self.heard.append(f"{records[-1].name} done, {len(records)} so far")
 
 
-def test_watchers_hear_every_epoch_and_every_task_in_order(tmp_path: Path) -> None:
-    experiment = Experiment(load_recipe("digits", method="gescl", settings=QUICK), 0, tmp_path, progress=False)
+def test_observers_of_a_run_hear_every_epoch_and_every_task_in_order(tmp_path: Path) -> None:
+    experiment = Experiment(load_recipe("digits", method="gescl", settings=QUICK), 0, tmp_path)
     one = Recorder()
-    clock = Clock()
-    live = LiveView(terminal(), "digits", ["0-1", "2-3"], epochs=2, clock=clock)
-    watch(experiment, [one, cast("Watcher", live)])
+    with LiveView(terminal(), "digits", ["0-1", "2-3"], epochs=2, clock=Clock()) as live:
+        experiment.observer = Observers(one, live)
+        result = experiment.run()
     assert one.heard == [
-        "in", "0-1 epoch 1", "0-1 epoch 2", "0-1 done", "2-3 epoch 1", "2-3 epoch 2", "2-3 done", "out",
+        "0-1 begins, 2 epochs", "0-1 epoch 1", "0-1 epoch 2", "0-1 done, 1 so far",
+        "2-3 begins, 2 epochs", "2-3 epoch 1", "2-3 epoch 2", "2-3 done, 2 so far",
     ]  # fmt: skip
-    assert live.matrix == experiment.result()["accuracy"]
-    assert live.capacity is not None and live.capacity.free == experiment.result()["free_filters"][-1]
-    again = Recorder()
-    watch(experiment, [again])
-    assert again.heard == ["in", "out"]
+    assert [list(row) for row in live.matrix] == result.accuracy
+    assert live.record is not None and live.record.free_filters == result.free_filters[-1] is not None
+    experiment.observer = again = Recorder()
+    assert experiment.run() == result and again.heard == []
 
 
 def test_the_bar_of_a_task_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with epoch_bar("red", 2) as advance:
-        advance(epoch(0, 1))
+    bar = ProgressBar()
+    bar.begin_task("red", 2)
+    bar.end_epoch(epoch(0, 1))
+    bar.end_task([record("red", 0.9)])
     assert capsys.readouterr() == ("", "")
 
 
 def test_without_tensorboard_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cast("dict[str, Any]", sys.modules), "torch.utils.tensorboard", None)
-    with pytest.raises(UsageError, match=r"pip install 'gescl\[tensorboard\]'"):
+    with pytest.raises(UsageError, match=r"pip install '\.\[tensorboard\]'"):
         TensorBoardLog(tmp_path, epochs=2)
 
 
@@ -208,11 +200,13 @@ def test_without_tensorboard_the_error_names_the_extra(tmp_path: Path, monkeypat
 def test_tensorboard_gets_what_the_run_measured(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    experiment = Experiment(load_recipe("digits", method="gescl", settings=QUICK), 0, tmp_path, progress=False)
+    experiment = Experiment(load_recipe("digits", method="gescl", settings=QUICK), 0, tmp_path)
     folder = experiment.folder / "tensorboard"
-    watch(experiment, [TensorBoardLog(folder, epochs=2)])
+    with TensorBoardLog(folder, epochs=2) as log:
+        experiment.observer = log
+        result = experiment.run()
     events = EventAccumulator(str(folder))
     events.Reload()
     assert [event.step for event in events.Scalars("training/loss")] == [1, 2, 3, 4]
     averages = [event.value for event in events.Scalars("tasks/average_accuracy")]
-    assert averages == pytest.approx(experiment.result()["average_accuracies"], abs=1e-6)
+    assert averages == pytest.approx(result.average_accuracies, abs=1e-6)

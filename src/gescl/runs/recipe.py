@@ -137,8 +137,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 def _choose_method(where: str, tables: Mapping[str, Any], method: str | None) -> dict[str, Any]:
     """The tables with one method's settings under `method`."""
     given = _table(where, tables, "method")
-    name = method or given.get("name")
-    if not isinstance(name, str):
+    name = str(method or given.get("name", ""))
+    if not name:
         raise UsageError(f"{where}: method.name is missing; set it there, or pass method=NAME")
     method_class(name)
     for other in _table(where, tables, "methods"):

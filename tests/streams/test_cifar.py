@@ -124,16 +124,16 @@ def test_opening_a_stream_reads_no_images(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("meta", {"coarse_label_names": []}, "meta: fine_label_names should be a list, and is missing"),
-        ("meta", {"fine_label_names": ["a"]}, "should name 100 classes, it names 1"),
-        ("train", {"fine_labels": [1]}, "train: data should be an array of 8-bit numbers, 3072 an image"),
-        ("train", {"data": random_pixels(1, 100), "fine_labels": [1]}, "3072 an image"),
+        ("meta", {"coarse_label_names": []}, "meta: fine_label_names should be a list, but is missing"),
+        ("meta", {"fine_label_names": ["a"]}, "should name 100 classes, but names 1"),
+        ("train", {"fine_labels": [1]}, "train: data should be an array of 8-bit numbers, 3072 per image"),
+        ("train", {"data": random_pixels(1, 100), "fine_labels": [1]}, "3072 per image"),
         ("train", {"data": np.zeros((1, 3072)), "fine_labels": [1]}, "8-bit numbers"),
         ("train", {"data": random_pixels(2, 3072), "fine_labels": [1]}, "fine_labels should be 2 whole numbers"),
         ("train", {"data": random_pixels(1, 3072), "fine_labels": ["x"]}, "fine_labels should be 1 whole numbers"),
         ("train", {"data": random_pixels(1, 3072), "fine_labels": [100]}, "label 100 is out of range; .* 0 to 99"),
         ("test", {"data": random_pixels(1, 3072), "fine_labels": [-1]}, "label -1 is out of range"),
-        ("test", {"data": random_pixels(1, 3072), "fine_labels": b"1"}, "a list, and is of type bytes"),
+        ("test", {"data": random_pixels(1, 3072), "fine_labels": b"1"}, "a list, but is of type bytes"),
     ],
 )
 def test_files_that_hold_something_else_are_refused(

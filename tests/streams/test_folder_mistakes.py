@@ -64,7 +64,7 @@ def test_a_broken_image_stops_with_its_name_and_what_to_do(
     with pytest.raises(DataError) as caught:
         folder_task(tmp_path / "gears")
     assert str(caught.value).startswith(f"{path}: ") and reason in str(caught.value)
-    assert "replace or remove the file" in str(caught.value) and "--skip-broken" in str(caught.value)
+    assert "replace or remove the file" in str(caught.value) and "skip_broken=True" in str(caught.value)
 
 
 @pytest.mark.usefixtures("small_limit")
@@ -100,7 +100,7 @@ def test_a_class_of_broken_images_only_is_named(tmp_path: Path, caplog: pytest.L
     root = gears(tmp_path / "gears")
     for path in (root / "train" / "worm").iterdir():
         text(path)
-    with pytest.raises(DataError, match="class 'worm' has 0 training images"):
+    with pytest.raises(DataError, match=r"class 'worm' needs at least 2 training images.*it has 0"):
         folder_task(root, skip_broken=True)
 
 
@@ -151,10 +151,10 @@ def few(*, test_folder: bool) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (without(), "holds no folders; expected was one folder a task"),
-        (without("gears"), "gears holds no folders; expected was the folders train/CLASS"),
+        (without(), "holds no folders; expected one folder per task"),
+        (without("gears"), "gears holds no folders; expected the folders train/CLASS"),
         (no_train_folder, r"gears has no folder 'train' \(only test, Training\); images belong in .*gears/train/CLASS"),
-        (without("gears", "train"), "gears/train holds no folders; expected was one folder a class"),
+        (without("gears", "train"), "gears/train holds no folders; expected one folder per class"),
         (only_one_class, "gears/train has one class, 'bevel'; at least 2 are needed"),
         (without("gears", "train", "worm"), "class folder .*gears/train/worm holds no image"),
         (without("gears", "test", "worm"), "class folder .*gears/test/worm holds no image"),
@@ -194,7 +194,7 @@ def test_a_folder_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch: p
 
 
 def test_the_folder_of_one_task_is_not_taken_for_a_stream(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is the folder of one task: give the folder above it"):
+    with pytest.raises(DataError, match="is the folder of one task; give the folder that contains it"):
         folder_stream(gears(tmp_path / "gears"))
 
 

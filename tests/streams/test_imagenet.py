@@ -63,7 +63,7 @@ def test_a_broken_image_is_named_and_no_copy_is_kept(tmp_path: Path) -> None:
 def test_folders_that_do_not_fit_are_refused_before_anything_is_read(tmp_path: Path) -> None:
     root = write_imagenet(tmp_path)
     shutil.rmtree(root / "val" / "n00000007")
-    with pytest.raises(DataError, match=r"class 'n00000007' has a folder in .*train and none in .*val"):
+    with pytest.raises(DataError, match=r"class 'n00000007' has a folder in .*train but none in .*val"):
         load_stream("imagenet-50", data=tmp_path)
     (root / "val" / "n00000007").mkdir()
     with pytest.raises(DataError, match=r"class folder .*n00000007 holds no image"):

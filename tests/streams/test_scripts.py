@@ -43,7 +43,7 @@ def test_there_are_twelve_writing_systems_of_ten_characters() -> None:
         assert len(source.classes) == len(set(source.classes)) == 10
 
 
-def test_a_task_has_100_training_and_50_test_images_a_class() -> None:
+def test_a_task_has_100_training_and_50_test_images_per_class() -> None:
     task = load_stream("scripts").task("hebrew")
     assert task.shape == (1, 28, 28) and task.train.images.dtype == torch.uint8
     assert torch.bincount(task.train.labels).tolist() == [90] * 10

@@ -70,7 +70,7 @@ def _text(value: Pixels) -> str:
 
 
 def write_cifar_10(data: Path, dump: Dump = by_python_3, each: int = 2) -> list[tuple[Pixels, list[int]]]:
-    """Six files of `each` images a class; their pixels and labels, the test file's last."""
+    """Six files of `each` images per class; their pixels and labels, those of the test file last."""
     folder = data / "cifar-10-batches-py"
     folder.mkdir(parents=True)
     (folder / "batches.meta").write_bytes(dump({"label_names": [f"ten-{k}" for k in range(10)], "num_vis": 3072}))
@@ -84,6 +84,7 @@ def write_cifar_10(data: Path, dump: Dump = by_python_3, each: int = 2) -> list[
 
 
 def write_cifar_100(data: Path, dump: Dump = by_python_3, each: int = 3) -> list[tuple[Pixels, list[int]]]:
+    """A training file of `each` images per class, and a test file of one; their pixels and labels."""
     folder = data / "cifar-100-python"
     folder.mkdir(parents=True)
     (folder / "meta").write_bytes(dump({"fine_label_names": [f"hundred-{k}" for k in range(100)]}))
@@ -112,13 +113,14 @@ def write_svhn(data: Path, each: int = 3) -> list[tuple[Pixels, npt.NDArray[np.u
     return parts
 
 
-def write_imagenet(data: Path, classes: int = 50) -> Path:
-    """Images of one colour: red counts the class, green is 0 in train and 200 in val."""
+def write_imagenet(data: Path, each: int = 2) -> Path:
+    """Images of one colour: red counts the class, green is 0 in train and 200 in val, blue counts its images."""
     root = data / "imagenet-50"
-    for split, green, count in (("train", 0, 2), ("val", 200, 1)):
-        for number in range(classes):
+    for split, green, count in (("train", 0, each), ("val", 200, 1)):
+        for number in range(50):
             folder = root / split / f"n{number:08}"
             folder.mkdir(parents=True)
             for k in range(count):
-                Image.new("RGB", (12, 10), (5 * number, green, 0)).save(folder / f"{split}_{k}.JPEG", quality=95)
+                colour = (5 * number, green, 10 * k)
+                Image.new("RGB", (12, 10), colour).save(folder / f"{split}_{k}.JPEG", quality=95)
     return root

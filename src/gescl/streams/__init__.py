@@ -3,8 +3,7 @@
     for task in load_stream("digits"):
         learner.learn(task)
 
-A source is a file with its options (a frozen model) and a function that makes the stream; adding one adds a line to
-`STREAMS`.
+Each stream is one file: its options (a frozen model) and a function that makes it. A new one is added to `STREAMS`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from .task import Options, Split, StreamOptions, Task, TaskStream
 
 @dataclass(frozen=True)
 class StreamSpec(Generic[Options]):
-    """A source of tasks: what it can be told, how it is made (options, seed, data folder), and what it is."""
+    """A stream by name: its options, the function that makes it (of options, seed and data folder), what it is."""
 
     options: type[Options]
     load: Callable[[Options, int, Path | None], TaskStream]
@@ -36,12 +35,14 @@ class StreamSpec(Generic[Options]):
 
 STREAMS: dict[str, StreamSpec[Any]] = {
     "scripts": StreamSpec(
-        ScriptsOptions, scripts_stream, "12 writing systems × 10 characters, 28×28 grey, rendered here: no download"
+        ScriptsOptions,
+        scripts_stream,
+        "12 writing systems × 10 characters, 28×28 grey, rendered from fonts: no download",
     ),
     "digits": StreamSpec(
         DigitsOptions, digits_stream, "5 × 2 handwritten digits, 8×8 grey, from scikit-learn: no download"
     ),
-    "svhn": StreamSpec(SvhnOptions, svhn_stream, "5 × 2 digits of house numbers, 32×32 colour"),
+    "svhn": StreamSpec(SvhnOptions, svhn_stream, "5 × 2 digits from house numbers, 32×32 colour"),
     "cifar10-100": StreamSpec(
         Cifar10And100Options, cifar_10_100_stream, "CIFAR-10, then 10 × 10 classes of CIFAR-100: 11 tasks, 32×32 colour"
     ),
@@ -51,16 +52,11 @@ STREAMS: dict[str, StreamSpec[Any]] = {
 }
 
 
-def stream_names() -> tuple[str, ...]:
-    """The names that `load_stream` knows."""
-    return tuple(STREAMS)
-
-
 def load_stream(name: str, *, seed: int = 0, data: str | os.PathLike[str] | None = None, **options: Any) -> TaskStream:
     """The stream of that name: load_stream("scripts", seed=1, tasks=9).
 
-    `seed` draws the validation split (and the test split of a folder without one); `data` is the folder of the data
-    set, for streams that need one. What else a stream can be told is in its options, `STREAMS[name].options`.
+    `seed` draws the validation split (and the test split of a folder without one); `data` is the data folder, for
+    streams that need one. All other options are fields of `STREAMS[name].options`.
     """
     if name not in STREAMS:
         raise UsageError(unknown("stream", name, STREAMS))
@@ -78,5 +74,4 @@ __all__ = [
     "folder_stream",
     "folder_task",
     "load_stream",
-    "stream_names",
 ]

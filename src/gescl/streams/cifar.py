@@ -1,7 +1,7 @@
-"""`cifar-100` and `cifar10-100`: 32×32 colour photographs, from the files as published (or pickled anew).
+"""`cifar-100` and `cifar10-100`: 32×32 colour photographs, from the files as published (or pickled again).
 
-`cifar-100` is 10 tasks of 10 consecutive classes. `cifar10-100` is all of CIFAR-10 first, then those 10 tasks: one
-after the other, or shuffled by the run's seed as in the experiments of AGS-CL.
+`cifar-100` is 10 tasks of 10 consecutive classes. `cifar10-100` is all of CIFAR-10 first, then those 10 tasks, in
+order or shuffled by the run's seed as in the experiments of AGS-CL.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .files.pickles import as_text, unpickled
 from .task import StreamOptions, TaskSource, TaskStream
 
 PIXELS = (3, 32, 32)
-# The keys under which the files of a data set hold its labels and, in the first file, the names of its classes.
+# Per data set the key of its labels, the key of its class names (in the first file), and the number of classes.
 KEYS = {"cifar-10": ("labels", "label_names", 10), "cifar-100": ("fine_labels", "fine_label_names", 100)}
 
 
@@ -33,7 +33,7 @@ class Cifar10And100Options(StreamOptions):
     """Options of the `cifar10-100` stream."""
 
     order: Literal["fixed", "seed"] = Field(
-        "fixed", description="CIFAR-100's tasks by class number, or permuted by numpy's RandomState(seed)"
+        "fixed", description="tasks of CIFAR-100 by class number, or permuted by numpy's RandomState(seed)"
     )
 
 
@@ -45,7 +45,7 @@ def cifar_100_stream(options: Cifar100Options, seed: int, data: Path | None = No
 def cifar_10_100_stream(options: Cifar10And100Options, seed: int, data: Path | None = None) -> TaskStream:
     """Task "cifar10", then the tasks of `cifar-100`.
 
-    With `order = "seed"` those ten come as RandomState(seed).permutation(10) says; "cifar10" stays first.
+    With `order = "seed"` those ten are in the order of RandomState(seed).permutation(10); "cifar10" stays first.
     """
     (first,) = _data_set("cifar10-100", "cifar-10", data).sources(10, lambda _: "cifar10", options.val_fraction, seed)
     rest = _tasks_of_100("cifar10-100", options, seed, data)
@@ -67,12 +67,12 @@ def _data_set(stream: str, name: str, data: Path | None) -> DataSet:
     _, key, count = KEYS[name]
     classes = tuple(map(as_text, _list(meta, unpickled(meta), key)))
     if len(classes) != count:
-        raise DataError(f"{meta}: {key} should name {count} classes, it names {len(classes)}")
+        raise DataError(f"{meta}: {key} should name {count} classes, but names {len(classes)}")
     return DataSet.of_files(name, classes, files, partial(_make, name, files))
 
 
 def _make(name: str, files: list[Path], new: New) -> None:
-    """Decode the files, of which the last is the test split."""
+    """Decode the files; the last one is the test split."""
     for split, some in (("train", files[:-1]), ("test", files[-1:])):
         key, _, classes = KEYS[name]
         sort_into(new, split, [_part(file, key) for file in some], classes, some[0].parent)
@@ -82,9 +82,9 @@ def _part(file: Path, key: str) -> tuple[Pixels, list[int]]:
     content = unpickled(file)
     pixels, labels = content.get("data"), _list(file, content, key)
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels[:1].size != np.prod(PIXELS):
-        raise DataError(f"{file}: data should be an array of 8-bit numbers, {np.prod(PIXELS)} an image")
+        raise DataError(f"{file}: data should be an array of 8-bit numbers, {np.prod(PIXELS)} per image")
     if len(labels) != len(pixels) or not all(type(label) is int for label in labels):
-        raise DataError(f"{file}: {key} should be {len(pixels)} whole numbers, one an image")
+        raise DataError(f"{file}: {key} should be {len(pixels)} whole numbers, one per image")
     return pixels.reshape(-1, *PIXELS), labels
 
 
@@ -92,5 +92,5 @@ def _list(file: Path, content: dict[str, Any], key: str) -> list[Any]:
     value = content.get(key)
     if not isinstance(value, list):
         found = "missing" if value is None else f"of type {type(value).__name__}"
-        raise DataError(f"{file}: {key} should be a list, and is {found}")
+        raise DataError(f"{file}: {key} should be a list, but is {found}")
     return value

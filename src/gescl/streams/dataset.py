@@ -1,11 +1,11 @@
-"""A data set of many classes, cut into tasks of a few.
+"""A data set of many classes, split into tasks of a few classes each.
 
-Its images lie sorted by class, so a task is one slice of them: loading it reads that part of the file and no other.
+Its images are stored sorted by class, so a task is one slice of them: loading it reads that part of the file only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from ..errors import DataError
 from .files.memory_map import Arrays, New, file_state, mapped
 from .task import Task, TaskSource
 
-LAYOUT = 1  # part of the cache's key: count it up when the arrays below change
+LAYOUT = 1  # part of the cache's key: increase it when the arrays below change
 SPLITS = ("train", "test")
 
 Pixels = npt.NDArray[np.uint8]
@@ -27,10 +27,10 @@ Labels = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class DataSet:
-    """Images of `classes`, decoded by `make` when first asked for, and taken from the cache after that.
+    """Images of `classes`, decoded by `make` on first use and read from the cache after that.
 
-    `make` fills an array N×C×H×W and one of class starts for each split: see `make_split`. `origin` and `state()`
-    say what the images are made from, and which version of it, as `mapped` needs to know.
+    `make` fills an array of images N×C×H×W and an array of class starts for each split: see `make_split`. `origin` and
+    `state()` are what the images are made from and which version of it: see `mapped`.
     """
 
     name: str
@@ -50,7 +50,7 @@ class DataSet:
         return mapped(self.name, (LAYOUT, self.origin), self.state(), names, self.make)
 
     def sources(self, size: int, name: Callable[[range], str], val_fraction: float, seed: int) -> list[TaskSource]:
-        """One task for every `size` consecutive classes, named by `name(classes)`."""
+        """One task per `size` consecutive classes, named by `name(classes)`."""
         groups = [range(start, start + size) for start in range(0, len(self.classes), size)]
         return [
             TaskSource(name(group), self._names(group), partial(self._task, name(group), group, val_fraction, seed))
@@ -70,25 +70,24 @@ class DataSet:
         return images, np.repeat(np.arange(len(group)), np.diff(starts[group.start : group.stop + 1]))
 
 
-def make_split(new: New, split: str, shape: tuple[int, ...], counts: Iterable[int]) -> tuple[Pixels, Labels]:
-    """Room for the images of one split, and where each class's images start in it; the last start is the end."""
-    starts = new(f"{split}_starts", (len(list(counts)) + 1,), np.int64)
-    starts[1:] = np.cumsum(list(counts))
+def make_split(new: New, split: str, shape: tuple[int, ...], counts: Labels) -> tuple[Pixels, Labels]:
+    """Allocate the images of one split, and the index at which each class starts; the last entry is the end."""
+    starts = new(f"{split}_starts", (len(counts) + 1,), np.int64)
+    starts[1:] = np.cumsum(counts)
     return new(split, (int(starts[-1]), *shape), np.uint8), starts
 
 
 def sort_into(new: New, split: str, parts: list[tuple[Pixels, Any]], classes: int, where: Path) -> None:
-    """Write the images of one split by class, in their order within a class."""
+    """Write the images of one split sorted by class, otherwise in their order."""
     labels = np.concatenate([np.asarray(label) for _, label in parts])
     wrong = (labels < 0) | (labels >= classes)
     if wrong.any():
         raise DataError(f"{where}: label {labels[wrong][0]} is out of range; labels run from 0 to {classes - 1}")
-    images, starts = make_split(new, split, parts[0][0].shape[1:], np.bincount(labels, minlength=classes).tolist())
-    filled = starts[:-1].copy()
-    for pixels, label in parts:  # part by part: all of them in one array would be a second copy in memory
-        order = np.argsort(label, kind="stable")
-        target = 0
-        for number, count in enumerate(np.bincount(label, minlength=classes).tolist()):
-            images[filled[number] : filled[number] + count] = pixels[order[target : target + count]]
-            filled[number] += count
-            target += count
+    images, starts = make_split(new, split, parts[0][0].shape[1:], np.bincount(labels, minlength=classes))
+    next_free = starts[:-1].copy()
+    for pixels, own_labels in parts:  # part by part: one array of all of them would be a second copy in memory
+        counts = np.bincount(own_labels, minlength=classes)
+        by_class = np.split(np.argsort(own_labels, kind="stable"), np.cumsum(counts)[:-1])
+        for label, members in enumerate(by_class):
+            images[next_free[label] : next_free[label] + len(members)] = pixels[members]
+        next_free += counts

@@ -1,4 +1,4 @@
-"""`digits`: scikit-learn's 8×8 digits, two classes a task. Too easy to show forgetting; made for fast tests."""
+"""`digits`: scikit-learn's 8×8 digits, two classes per task. Too easy to show forgetting; meant for fast tests."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .task import StreamOptions, Task, TaskSource, TaskStream, stratified_split
 
 PAIRS = ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9))
 TEST_FRACTION = 0.3
-TEST_SEED = 0  # the test images are the same in every run; the run's seed draws the validation split only
-BRIGHTEST = 16  # the data set counts the dark pixels of 4×4 blocks
+TEST_SEED = 0  # the test images are the same in every run; the run's seed only draws the validation split
+BRIGHTEST = 16  # a value counts the dark pixels of a 4×4 block
 
 
 class DigitsOptions(StreamOptions):
@@ -20,7 +20,7 @@ class DigitsOptions(StreamOptions):
 
 
 def digits_stream(options: DigitsOptions, seed: int, data: Path | None = None) -> TaskStream:
-    """Tasks "0-1", "2-3", … "8-9"; `seed` draws the validation split. `data` is not needed: scikit-learn has it."""
+    """Tasks "0-1", "2-3", … "8-9"; `seed` draws the validation split. `data` is not used: scikit-learn ships it."""
     sources = [TaskSource(_name(pair), _classes(pair), partial(_load, pair, options, seed)) for pair in PAIRS]
     return TaskStream("digits", sources).first(options.tasks)
 

@@ -1,4 +1,4 @@
-"""A stream written out as folders of images: `DIR/TASK/train/CLASS/*.png` and `DIR/TASK/test/CLASS/*.png`."""
+"""Write a stream as folders of images: `DIR/TASK/train/CLASS/*.png` and `DIR/TASK/test/CLASS/*.png`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .task import Split, Task, TaskStream
 
 
 def export_stream(stream: TaskStream, folder: Path) -> Iterator[Path]:
-    """Write task after task and give its folder. A folder that is there already is left alone, with an error."""
+    """Write task after task and yield the folder of each. Existing task folders are an error, and left alone."""
     for name in stream.names:
         if (folder / name).exists():
             raise UsageError(f"{folder / name} exists already; choose another folder, or remove it")
@@ -22,21 +22,21 @@ def export_stream(stream: TaskStream, folder: Path) -> Iterator[Path]:
 
 
 def _write(task: Task, folder: Path) -> Path:
-    whole = Split(
-        *(torch.cat(parts) for parts in zip(*((s.images, s.labels) for s in (task.train, task.val)), strict=True))
-    )
-    for split, images in (("train", whole), ("test", task.test)):
-        if images is None:
-            continue
-        for label, name in enumerate(task.classes):
-            chosen = images.images[images.labels == label].permute(0, 2, 3, 1).numpy()
-            try:
-                (folder / split / name).mkdir(parents=True)
-                for number, pixels in enumerate(chosen, start=1):
-                    grey = pixels.shape[2] == 1
-                    Image.fromarray(pixels[:, :, 0] if grey else pixels).save(
-                        folder / split / name / f"{number:04}.png"
-                    )
-            except OSError as error:
-                raise DataError(f"cannot write {folder / split / name}: {error.strerror or error}") from error
+    """Validation images are written with the training images, from which they were drawn."""
+    images = torch.cat([task.train.images, task.val.images])
+    labels = torch.cat([task.train.labels, task.val.labels])
+    for name, split in (("train", Split(images, labels)), ("test", task.test)):
+        if split is not None:
+            for label, class_name in enumerate(task.classes):
+                _write_class(split.images[split.labels == label], folder / name / class_name)
     return folder
+
+
+def _write_class(images: torch.Tensor, folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True)
+        for number, pixels in enumerate(images.permute(0, 2, 3, 1).numpy(), start=1):
+            grey = pixels.shape[2] == 1
+            Image.fromarray(pixels[:, :, 0] if grey else pixels).save(folder / f"{number:04}.png")
+    except OSError as error:
+        raise DataError(f"cannot write {folder}: {error.strerror or error}") from error

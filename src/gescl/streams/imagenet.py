@@ -1,28 +1,28 @@
-"""`imagenet-50`: photographs of 50 classes, two consecutive classes a task.
+"""`imagenet-50`: photographs of 50 classes, two consecutive classes per task.
 
-Any folder of 50 classes serves, `imagenet-50/train/CLASS/*` and `imagenet-50/val/CLASS/*`; `val` is the test set.
-Images are decoded once, one by one, into the memory-mapped copy, so all of them need not fit in memory.
+Any folder of 50 classes will do: `imagenet-50/train/CLASS/*` and `imagenet-50/val/CLASS/*`; `val` is the test set.
+Images are decoded once, one by one, into the memory-mapped copy, so they need not all fit in memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from pydantic import Field, PositiveInt
-from rich.console import Console
-from rich.progress import Progress
 
 from ..errors import DataError
 from .dataset import DataSet, make_split
 from .files.catalogue import require_data
 from .files.images import check_images, decode_into, image_entries, labelled, subfolders
 from .files.memory_map import New, file_state
+from .files.progress import progress_bar
 from .task import StreamOptions, TaskStream
 
 CLASSES = 50
-SPLITS = {"train": "train", "test": "val"}  # and the folder each comes from
+FOLDERS = {"train": "train", "test": "val"}  # of each split
 
 
 class ImageNet50Options(StreamOptions):
@@ -32,7 +32,7 @@ class ImageNet50Options(StreamOptions):
 
 
 def imagenet_50_stream(options: ImageNet50Options, seed: int, data: Path | None = None) -> TaskStream:
-    """Tasks "00-01", "02-03", … "48-49", of classes in the order of their names; `seed` draws the validation split."""
+    """Tasks "00-01", "02-03", … "48-49", classes in the order of their names; `seed` draws the validation split."""
     root = require_data("imagenet-50", data) / "imagenet-50"
     classes = _classes(root)
     data_set = DataSet(
@@ -47,13 +47,13 @@ def imagenet_50_stream(options: ImageNet50Options, seed: int, data: Path | None 
 
 
 def _classes(root: Path) -> tuple[str, ...]:
-    train, val = (sorted(subfolders(root / split, "one folder a class")) for split in SPLITS.values())
+    train, val = (sorted(subfolders(root / split, "one folder per class")) for split in FOLDERS.values())
     if len(train) != CLASSES:
-        raise DataError(f"{root / 'train'} holds {len(train)} classes; imagenet-50 needs {CLASSES}, a folder each")
+        raise DataError(f"{root / 'train'} holds {len(train)} classes; imagenet-50 needs {CLASSES}, one folder each")
     if train != val:
         name = sorted({*train} ^ {*val})[0]
         have, lack = ("train", "val") if name in train else ("val", "train")
-        raise DataError(f"class {name!r} has a folder in {root / have} and none in {root / lack}")
+        raise DataError(f"class {name!r} has a folder in {root / have} but none in {root / lack}")
     for name in train:
         check_images(root / "train" / name, 2, "train and validate on")
         check_images(root / "val" / name, 1, "test on")
@@ -61,25 +61,22 @@ def _classes(root: Path) -> tuple[str, ...]:
 
 
 def _state(root: Path, classes: tuple[str, ...]) -> object:
-    """Name, size and time of every image: tens of thousands, so no more is done with each than must be."""
+    """Name, size and time of modification of every image. There are tens of thousands, so this must be fast."""
     return [
         sorted((entry.name, *file_state(entry)) for entry in image_entries(root / split / name))
-        for split in SPLITS.values()
+        for split in FOLDERS.values()
         for name in classes
     ]
 
 
 def _make(root: Path, classes: tuple[str, ...], size: int, new: New) -> None:
-    files = {split: labelled(root / folder, classes) for split, folder in SPLITS.items()}
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        advance = partial(bar.advance, bar.add_task("decoding imagenet-50, once", total=sum(map(len, files.values()))))
-        for split, some in files.items():
-            counts = np.bincount([label for _, label in some], minlength=len(classes))
-            images, _ = make_split(new, split, (3, size, size), counts.tolist())
-            paths = [path for path, _ in some]
+    files = {split: labelled(root / folder, classes) for split, folder in FOLDERS.items()}
+    with progress_bar("decoding imagenet-50, once", sum(map(len, files.values()))) as advance:
+        for split, labelled_paths in files.items():
+            paths, labels = zip(*labelled_paths, strict=True)
+            images, _ = make_split(new, split, (3, size, size), np.bincount(labels, minlength=len(classes)))
             decode_into(images, paths, partial(_refuse, paths), advance)
 
 
-def _refuse(files: list[Path], number: int, reason: str) -> None:
-    raise DataError(f"{files[number]}: {reason}; replace or remove the file")
+def _refuse(files: Sequence[Path], index: int, reason: str) -> None:
+    raise DataError(f"{files[index]}: {reason}; replace or remove the file")

@@ -1,8 +1,8 @@
-"""`scripts`, the embedded stream: writing systems, ten characters each, rendered from matplotlib's DejaVu fonts.
+"""`scripts`, the built-in stream: writing systems of ten characters each, rendered from matplotlib's DejaVu fonts.
 
 Nothing is downloaded. Each image is a character in a random font with seven random knobs (size, rotation, shift,
-contrast, …). Every knob has a grid of levels; training draws the even ones and test the odd ones, so a test image
-never shares the value of any knob with a training image.
+contrast, …). Every knob has a grid of levels; training images use the even levels and test images the odd ones, so a
+test image never shares the value of any knob with a training image.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..randomness import derived_seed
 from .files.cache import Tensors, cached
 from .task import StreamOptions, Task, TaskSource, TaskStream
 
-# Ten characters a task that a person tells apart at 28×28 pixels in any of the fonts, rotated by up to 25°.
+# Ten characters per task that a person can tell apart at 28×28 pixels in any of the fonts, rotated by up to 25°.
 SCRIPTS = {
     "digits": "0123456789",
     "latin-capitals": "ABEGHKMRSX",
@@ -50,16 +50,16 @@ FONTS = tuple(
 )  # fmt: skip
 
 SIZE = 28  # pixels, height and width
-VERSION = 1  # raise it with any change below that changes an image: old cache files are then left alone
-LEVELS = 64  # of each knob: 32 for training, 32 for test
-MASTER = 96  # pixels an em: each character is drawn once a font so large and then scaled down
-BORDER = 2  # empty pixels around it, so that its edges are smoothed too
-SUPERSAMPLING = 2  # pixels averaged a side, against jagged edges
+VERSION = 1  # increase it with any change below that changes an image: old cache files are then ignored
+LEVELS = 64  # per knob: 32 for training, 32 for test
+MASTER = 96  # pixels per em: each character is drawn once per font at this size and then scaled down
+BORDER = 2  # empty pixels around the character, so that its edges are smoothed too
+SUPERSAMPLING = 2  # pixels averaged per side, against jagged edges
 
 
 @dataclass(frozen=True)
 class Knob:
-    """A random parameter of an image, between two ends."""
+    """A random parameter of an image, within a range."""
 
     low: float
     high: float
@@ -70,15 +70,15 @@ class Knob:
         return self.low + (self.high - self.low) * level / (LEVELS - 1)
 
 
-# Wide enough that a small network stays near 0.92 on a task, narrow enough that a person reads every class.
+# Wide enough that a small network stays near 0.92 on a task, narrow enough that a person can read every class.
 KNOBS = {
-    "size": Knob(13, 21),  # pixels, the character's longer side
+    "size": Knob(13, 21),  # pixels, the longer side of the character
     "angle": Knob(-25, 25),  # degrees, clockwise
     "right": Knob(-2.5, 2.5),  # pixels
     "down": Knob(-2.5, 2.5),
     "dark": Knob(0, 60),  # grey value of the darker of ink and paper
-    "contrast": Knob(100, 190),  # between ink and paper; with less, whether a first task is learned at all is luck
-    "noise": Knob(0.1, 0.4),  # standard deviation, as part of the contrast
+    "contrast": Knob(100, 190),  # between ink and paper; with less, it is luck whether a first task is learned at all
+    "noise": Knob(0.1, 0.4),  # standard deviation, as a fraction of the contrast
 }
 PARITY = {"train": 0, "test": 1}
 
@@ -86,20 +86,20 @@ PARITY = {"train": 0, "test": 1}
 class ScriptsOptions(StreamOptions):
     """Options of the `scripts` stream."""
 
-    train_per_class: int = Field(100, ge=2, description="training images a class, validation included")
-    test_per_class: int = Field(50, ge=1, description="test images a class")
-    data_seed: int = Field(0, ge=0, description="draws the images; the run's seed only splits them")
+    train_per_class: int = Field(100, ge=2, description="training images per class, including validation")
+    test_per_class: int = Field(50, ge=1, description="test images per class")
+    data_seed: int = Field(0, ge=0, description="seed of the images; the run's seed only splits them")
 
 
 def scripts_stream(options: ScriptsOptions, seed: int, data: Path | None = None) -> TaskStream:
-    """The stream; `seed` draws the validation split. `data` is not needed: there are no files."""
+    """One task per writing system; `seed` draws the validation split. `data` is not used: there are no files."""
     sources = [TaskSource(name, tuple(SCRIPTS[name]), partial(_load, name, options, seed)) for name in SCRIPTS]
     return TaskStream("scripts", sources).first(options.tasks)
 
 
 def _load(name: str, options: ScriptsOptions, seed: int) -> Task:
     counts = {"train": options.train_per_class, "test": options.test_per_class}
-    # Another version of these may draw another curve, or another random number.
+    # Other versions of these may draw other curves, or other random numbers.
     made_with = (version("pillow"), features.version("freetype2"), version("matplotlib"), version("numpy"))
     drawing = (SCRIPTS[name], FONTS, SIZE, LEVELS, MASTER, BORDER, SUPERSAMPLING, KNOBS)
     key = (VERSION, drawing, options.data_seed, counts, made_with)
@@ -121,14 +121,14 @@ def _render(name: str, counts: dict[str, int], data_seed: int) -> Tensors:
 
 
 def draw_knobs(rng: np.random.Generator, count: int, split: str) -> dict[str, npt.NDArray[np.float64]]:
-    """A value of every knob for each image of a split."""
+    """The values of every knob, one per image of a split."""
     return {name: knob.draw(rng, count, PARITY[split]) for name, knob in KNOBS.items()}
 
 
 def _images(
     masters: list[Image.Image], knobs: dict[str, npt.NDArray[np.float64]], rng: np.random.Generator
 ) -> npt.NDArray[np.uint8]:
-    """One character's images, N×H×W."""
+    """The images of one character, N×H×W."""
     count = len(knobs["size"])
     fonts = rng.integers(len(masters), size=count)
     inverted = rng.integers(2, size=count).astype(bool)[:, None, None]
@@ -141,29 +141,29 @@ def _images(
 
 
 def _place(master: Image.Image, size: float, angle: float, right: float, down: float) -> npt.NDArray[np.uint8]:
-    """The character's ink, 0…255, scaled, turned about its middle and shifted."""
+    """The ink of the character, 0…255: scaled, rotated about its centre and shifted."""
     fine = SIZE * SUPERSAMPLING
     shrink = (max(master.size) - 2 * BORDER) / (size * SUPERSAMPLING)
     cos, sin = shrink * np.cos(np.radians(angle)), shrink * np.sin(np.radians(angle))
     x, y = (fine / 2 + SUPERSAMPLING * shift for shift in (right, down))
     # Pillow asks where in the master each pixel of the result comes from.
     source = (cos, sin, master.width / 2 - cos * x - sin * y, -sin, cos, master.height / 2 + sin * x - cos * y)
-    turned = master.transform((fine, fine), Image.Transform.AFFINE, source, Image.Resampling.BILINEAR)
-    return np.asarray(turned.reduce(SUPERSAMPLING))
+    rotated = master.transform((fine, fine), Image.Transform.AFFINE, source, Image.Resampling.BILINEAR)
+    return np.asarray(rotated.reduce(SUPERSAMPLING))
 
 
 def _masters(characters: str) -> Iterator[tuple[str, list[Image.Image]]]:
-    """Each character, large, in every font that has it."""
-    from matplotlib import get_data_path  # slow to import, and not needed when the cache has the images
+    """Each character at master size, in every font that has it."""
+    from matplotlib import get_data_path  # slow to import, and not needed if the images are cached
     from matplotlib.ft2font import FT2Font
 
     folder = Path(get_data_path()) / "fonts" / "ttf"
     for name in FONTS:
         if not (folder / name).is_file():
-            raise DataError(f"stream 'scripts': {folder / name} is missing; reinstall matplotlib, which brings it")
-    # Pillow draws a box for a character that a font lacks; only matplotlib's reader says which ones it has.
+            raise DataError(f"stream 'scripts': {folder / name} is missing; reinstall matplotlib, which ships it")
+    # Pillow draws a box for a character that a font lacks; only matplotlib tells which ones a font has.
     has = [FT2Font(str(folder / name)).get_char_index for name in FONTS]
-    # The basic layout is the same whether or not Pillow was built with the complex one.
+    # The basic layout does not depend on how Pillow was built.
     fonts = [ImageFont.truetype(folder / name, MASTER, layout_engine=ImageFont.Layout.BASIC) for name in FONTS]
     for character in characters:
         usable = [font for font, index in zip(fonts, has, strict=True) if index(ord(character))]
@@ -173,5 +173,5 @@ def _masters(characters: str) -> Iterator[tuple[str, list[Image.Image]]]:
 def _master(character: str, font: ImageFont.FreeTypeFont) -> Image.Image:
     image = Image.new("L", (3 * MASTER, 3 * MASTER))
     ImageDraw.Draw(image).text((MASTER, MASTER), character, fill=255, font=font)
-    # Only the ink counts: a font's own box also holds the white space before the next letter.
+    # Crop to the ink: a font's own box includes the white space before the next letter.
     return ImageOps.expand(image.crop(image.getbbox()), BORDER)

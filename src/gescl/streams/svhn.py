@@ -1,4 +1,4 @@
-"""`svhn`: 32×32 colour photographs of house numbers' digits, two consecutive digits a task."""
+"""`svhn`: 32×32 colour photographs of digits in house numbers, two consecutive digits per task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .files.catalogue import DATA_SETS, require_data
 from .files.memory_map import New
 from .task import StreamOptions, TaskStream
 
-SHAPE = (32, 32, 3)  # of an image in the file, where the images' number comes last
+SHAPE = (32, 32, 3)  # of an image in the file; the number of images is the last dimension
 TEN = 10  # the label of the digit 0: MATLAB counts from 1
 
 
@@ -41,18 +41,18 @@ def _read(file: Path) -> tuple[Pixels, Labels]:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # scipy warns of variables it could not read, and leaves them out
+            warnings.simplefilter("error")  # scipy only warns of variables it cannot read, and leaves them out
             content = loadmat(file, variable_names=["X", "y"])
     except NotImplementedError:
         raise DataError(f"{file} is a MATLAB 7.3 file; SVHN is published as version 5") from None
-    except Exception as error:  # scipy's reader raises nearly anything on a damaged file
+    except Exception as error:  # scipy raises nearly anything on a damaged file
         if isinstance(error, OSError) and error.strerror:
             raise DataError(f"cannot read {file}: {error.strerror}") from None
         raise DataError(f"{file} is damaged, or not a MATLAB file: {error}") from None
     pixels, labels = content.get("X"), content.get("y")
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[:-1] != SHAPE:
-        raise DataError(f"{file}: X should be an array of 8-bit numbers, 32×32×3 by the number of images")
+        raise DataError(f"{file}: X should be an array of 8-bit numbers, 32×32×3×(number of images)")
     if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu" or labels.size != pixels.shape[-1]:
-        raise DataError(f"{file}: y should be {pixels.shape[-1]} whole numbers, one an image")
+        raise DataError(f"{file}: y should be {pixels.shape[-1]} whole numbers, one per image")
     digits = labels.astype(np.int64).ravel()
     return pixels.transpose(3, 2, 0, 1), np.where(digits == TEN, 0, digits)

@@ -21,7 +21,7 @@ CHANNELS = (1, 3, 4)
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Images (uint8, N×C×H×W) and their labels (int64, N), counted from 0 within the task."""
+    """Images (uint8, N×C×H×W) and their labels (int64, N), which count from 0 within the task."""
 
     images: Tensor
     labels: Tensor
@@ -35,10 +35,10 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One step of a stream: classes to tell apart, and images to learn, validate and test them on.
+    """One step of a stream: classes to tell apart, and images to train, validate and test on.
 
-    `test` may be None: the task is learned all the same and its accuracies are null.
-    `skipped` names the files that were broken and left out, where that was allowed.
+    `test` may be None; the task's test accuracies are then None.
+    `skipped` lists the broken files that were left out, if that was allowed.
     """
 
     name: str
@@ -71,8 +71,8 @@ class Task:
             Task.from_arrays("gears", images, labels, test_images, test_labels, classes=["worm", "bevel"])
 
         Images are uint8, N×C×H×W or N×H×W×C (or N×H×W, one channel); floats must lie in 0…1 and are rounded to
-        8 bits. Where both readings fit, channels come first. Labels are whole numbers that index `classes`.
-        A stratified `val_fraction` of the training images, drawn by `seed`, becomes the validation split.
+        8 bits. If the shape is ambiguous, channels come first. Labels are whole numbers that index `classes`.
+        The validation split is a stratified fraction of the training images, `val_fraction`, drawn with `seed`.
         The task holds copies: changing the arrays afterwards does not change it.
         """
         classes = _checked_classes(name, classes)
@@ -81,8 +81,8 @@ class Task:
         for label, count in enumerate(counts.tolist()):
             if count < 2:
                 raise DataError(
-                    f"task {name!r}: class {classes[label]!r} has {count} training image{'' if count == 1 else 's'}; "
-                    "at least 2 are needed, one to train on and one to validate on"
+                    f"task {name!r}: class {classes[label]!r} needs at least 2 training images, one to train on and "
+                    f"one to validate on; it has {count}"
                 )
         test = None
         if test_images is not None or test_labels is not None:
@@ -92,9 +92,9 @@ class Task:
             if test.images.shape[1:] != whole.images.shape[1:]:
                 raise DataError(
                     f"task {name!r}: test images are {_size(test.images)}, training images {_size(whole.images)}; "
-                    "they must be of one size"
+                    "they must have the same size"
                 )
-            test = Split(test.images.clone(), test.labels.clone())  # indexing copies the training images below
+            test = Split(test.images.clone(), test.labels.clone())  # the training images are copied by indexing below
         held_out, kept = stratified_split(whole.labels, val_fraction, seed, name)
         return Task(name, classes, train=whole[kept], val=whole[held_out], test=test)
 
@@ -109,7 +109,7 @@ class TaskSource:
 
 
 class TaskStream(Sequence[Task]):
-    """Tasks in the order they arrive. Lazy: a task's images are loaded when it is asked for, and not kept.
+    """Tasks in the order in which they arrive. Lazy: a task's images are loaded on access, and not kept.
 
     for task in load_stream("digits"):
         learner.learn(task)
@@ -158,30 +158,30 @@ Options = TypeVar("Options", bound="StreamOptions")
 
 
 class StreamOptions(BaseModel):
-    """What every stream can be told. A stream adds its own fields; recipes validate through the same model."""
+    """Options of every stream. A stream adds its own fields; recipes are validated by the same model."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    tasks: int | None = Field(None, ge=1, description="only the first so many tasks; all if not given")
+    tasks: int | None = Field(None, ge=1, description="number of tasks, from the first on; all if not given")
     val_fraction: float = Field(
-        0.1, gt=0, lt=1, description="part of each class's training images held out to validate"
+        0.1, gt=0, lt=1, description="fraction of each class's training images held out for validation"
     )
 
     @classmethod
     def checked(cls: type[Options], stream: str, **values: Any) -> Options:
-        """The options, or a UsageError that names the wrong one and says what would be right."""
+        """The options, or a UsageError that names the wrong one and says what is allowed."""
         return validated(cls, values, f"stream {stream!r}: ", word="option")
 
 
 def stratified_split(
     labels: Tensor, fraction: float, seed: int, name: str, *, purpose: str = "validation split"
 ) -> tuple[Tensor, Tensor]:
-    """Indices of the images held out and of those kept: of each class the first `fraction` of a shuffle by seed.
+    """Indices of the images held out and of those kept: `fraction` of each class is held out, drawn with `seed`.
 
-    At least one image of a class is held out and at least one kept; a class of one image keeps it.
+    At least one image per class is held out and at least one kept; a class with a single image keeps it.
     """
     if not 0 < fraction < 1:
-        raise UsageError(f"task {name!r}: the fraction held out must lie between 0 and 1, got {fraction}")
+        raise UsageError(f"task {name!r}: the held-out fraction must lie between 0 and 1, got {fraction}")
     order = torch.randperm(len(labels), generator=generator(seed, name, purpose))
     held_out = torch.zeros(len(labels), dtype=torch.bool)
     for label in sorted(set(labels.tolist())):
@@ -192,7 +192,7 @@ def stratified_split(
 
 
 def as_images(images: Any, where: str) -> Tensor:
-    """Any array of images as uint8, N×C×H×W; refused with a reason if it is not one."""
+    """An array of images as uint8, N×C×H×W; what is not one is refused with a reason."""
     tensor = _tensor(images, f"{where}: images")
     if tensor.ndim == 3:
         tensor = tensor.unsqueeze(1)
@@ -209,8 +209,8 @@ def as_images(images: Any, where: str) -> Tensor:
         low, high = float(tensor.min()), float(tensor.max())
         if low < 0 or high > 1:
             raise DataError(
-                f"{where}: float images must lie in 0…1, these in {low:.4g}…{high:.4g}; "
-                "convert them, or pass uint8 (0…255)"
+                f"{where}: float images must lie in 0…1, these lie in {low:.4g}…{high:.4g}; "
+                "rescale them, or pass uint8 (0…255)"
             )
         tensor = (tensor * 255).round()
     elif tensor.dtype != torch.uint8:
@@ -223,7 +223,7 @@ def _split(where: str, images: Any, labels: Any, classes: int) -> Split:
     numbers = _tensor(labels, f"{where}: labels")
     if numbers.is_floating_point() or numbers.is_complex() or numbers.ndim != 1:
         raise DataError(
-            f"{where}: labels must be one whole number an image, got {numbers.dtype} of shape {_dims(numbers)}"
+            f"{where}: labels must be one whole number per image, got {numbers.dtype} of shape {_dims(numbers)}"
         )
     if len(numbers) != len(tensor):
         raise DataError(f"{where}: {len(tensor)} images but {len(numbers)} labels")
@@ -243,7 +243,7 @@ def _tensor(array: Any, what: str) -> Tensor:
         return array.detach().cpu()
     try:
         array = np.asarray(array)
-        # torch refuses foreign byte orders and negative strides, and warns about read-only arrays (memory-mapped files)
+        # torch refuses other byte orders and negative strides, and warns about read-only arrays (memory-mapped files)
         return torch.as_tensor(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
     except (TypeError, ValueError) as error:
         raise DataError(f"{what} cannot be read as one array of numbers: {error}") from None
@@ -256,8 +256,8 @@ def _checked_classes(name: str, classes: Sequence[str]) -> tuple[str, ...]:
     if len(names) < 2:
         raise DataError(f"task {name!r}: at least 2 classes are needed, got {len(names)}: {', '.join(names) or 'none'}")
     if len(set(names)) < len(names):
-        twice = next(c for c in names if names.count(c) > 1)
-        raise DataError(f"task {name!r}: class {twice!r} is listed twice")
+        repeated = next(c for c in names if names.count(c) > 1)
+        raise DataError(f"task {name!r}: class {repeated!r} is listed twice")
     return names
 
 

@@ -1,4 +1,4 @@
-"""A small archive that a server has, and what fetching it should come to."""
+"""A small archive for the test server, and the files that downloading it should give."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LINK = b""
 
 
 def archive(**members: bytes) -> bytes:
-    """A .tar.gz of the members "set/NAME"; one named by a path, or empty and so a link, is put in as it is."""
+    """A .tar.gz of members "set/NAME". A name with a slash is used as it is; an empty member is a link."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w:gz") as tar:
         for name, content in members.items():
@@ -40,7 +40,7 @@ def remote(site: Site, name: str, content: bytes) -> Remote:
     return Remote(site.url(name), len(content), hashlib.sha256(content).hexdigest())
 
 
-def collected(site: Site, content: bytes = WHOLE) -> DataFiles:
+def data_files(site: Site, content: bytes = WHOLE) -> DataFiles:
     return DataFiles("set", FILES, (remote(site, "set.tar.gz", content),))
 
 

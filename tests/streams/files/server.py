@@ -15,7 +15,9 @@ class Site:
 
     files: dict[str, bytes] = field(default_factory=dict)
     ranges: bool = True
-    faults: list[str] = field(default_factory=list)  # one a request: cut N, stall N, status N, unsized, hold; then none
+    faults: list[str] = field(
+        default_factory=list
+    )  # one per request: cut N, stall N, status N, unsized, hold; then none
     asked: list[tuple[str, str | None]] = field(default_factory=list)  # path and Range
     sent: int = 0
     address: str = ""

@@ -35,7 +35,7 @@ def test_a_second_call_reads_what_the_first_one_made(cache_folder_of_the_test: P
     assert the_file(cache_folder_of_the_test).parent == cache_folder_of_the_test / "scripts"
 
 
-def test_another_key_or_name_is_made_anew() -> None:
+def test_another_key_or_name_is_made_again() -> None:
     make = Maker()
     for name, key in (("a", 1), ("a", 2), ("b", 1)):
         cached(name, key, make)
@@ -55,7 +55,7 @@ def flip_a_byte(content: bytes) -> bytes:
         pytest.param(flip_a_byte, id="one bit of an image"),
     ],
 )
-def test_a_damaged_file_is_made_anew_and_mended(
+def test_a_damaged_file_is_made_again_and_replaced(
     damage: Callable[[bytes], bytes], cache_folder_of_the_test: Path
 ) -> None:
     make = Maker()

@@ -13,7 +13,7 @@ from gescl.streams import STREAMS, load_stream
 from gescl.streams.files.catalogue import DATA_SETS, STREAM_SETS, sets_of
 
 from ..tiny import write_cifar_10, write_cifar_100
-from .archives import EXPECTED, collected, contents
+from .archives import EXPECTED, contents, data_files
 from .server import Site
 
 
@@ -28,7 +28,7 @@ def test_a_missing_data_set_is_named_with_the_ways_to_get_it(stream: str, tmp_pa
     with pytest.raises(DataError) as missing:
         load_stream(stream, data=tmp_path / "mine")
     message = str(missing.value)
-    assert f"not found in {tmp_path / 'mine'}." in message and "--data DIR or GESCL_DATA=DIR" in message
+    assert f"not found in {tmp_path / 'mine'}." in message and "data=DIR or GESCL_DATA=DIR" in message
     if stream != "imagenet-50":
         assert f"gescl data download {stream} --data {tmp_path / 'mine'}" in message
     for each in sets_of(stream):
@@ -80,7 +80,7 @@ def test_the_list_says_what_is_there_and_what_is_missing(tmp_path: Path) -> None
 
 
 def test_a_stream_is_downloaded_by_its_name(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(DATA_SETS, "svhn", collected(site))
+    monkeypatch.setitem(DATA_SETS, "svhn", data_files(site))
     assert "set is in " in invoke("download", "svhn")
     assert contents(tmp_path / "data") == EXPECTED
     assert "needs no download" in invoke("download", "digits")

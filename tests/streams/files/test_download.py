@@ -12,15 +12,15 @@ import gescl
 from gescl.errors import DataError
 from gescl.streams.files.catalogue import DATA_SETS, DataFiles
 
-from .archives import EXPECTED, FILES, LINK, NOISE, WHOLE, archive, collected, contents, get, remote
+from .archives import EXPECTED, FILES, LINK, NOISE, WHOLE, archive, contents, data_files, get, remote
 from .server import Site
 
 
 def test_an_archive_is_fetched_checked_and_unpacked_and_nothing_else_is_left(site: Site, tmp_path: Path) -> None:
     data = tmp_path / "not there yet"
-    assert get(collected(site), data)[-1] == f"set is in {data}"
+    assert get(data_files(site), data)[-1] == f"set is in {data}"
     assert contents(data) == EXPECTED and site.asked == [("set.tar.gz", None)]
-    get(collected(site), data)
+    get(data_files(site), data)
     assert len(site.asked) == 1  # all is there: the server is not asked
 
 
@@ -36,27 +36,27 @@ def test_plain_files_go_to_their_folder(site: Site, tmp_path: Path) -> None:
 
 def test_an_archive_put_there_by_hand_is_used_if_it_is_the_published_one(site: Site, tmp_path: Path) -> None:
     (tmp_path / "set.tar.gz").write_bytes(WHOLE)
-    get(collected(site), tmp_path)
+    get(data_files(site), tmp_path)
     assert contents(tmp_path) == {**EXPECTED, "set.tar.gz": WHOLE} and site.asked == []
 
 
 def test_another_archive_put_there_is_left_alone_and_not_used(site: Site, tmp_path: Path) -> None:
     (tmp_path / "set.tar.gz").write_bytes(b"something else")
-    assert "its checksum differs): it is left as it is, and not used" in get(collected(site), tmp_path)[0]
+    assert "its checksum differs); it is neither used nor changed" in get(data_files(site), tmp_path)[0]
     assert contents(tmp_path) == {**EXPECTED, "set.tar.gz": b"something else"}
 
 
 def test_files_that_are_there_are_not_replaced(site: Site, tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "meta").write_bytes(b"my own")
-    get(collected(site), tmp_path)
+    get(data_files(site), tmp_path)
     assert contents(tmp_path) == {**EXPECTED, "set/meta": b"my own"}
 
 
 def test_only_the_files_of_the_set_are_unpacked(site: Site, tmp_path: Path) -> None:
     members = {"../evil": b"e", "/tmp/evil": b"e", "set/../../evil": b"e", "extra": b"e", "link/a": LINK}
     site.files["set.tar.gz"] = odd = archive(**members, meta=b"names", train=NOISE, test=b"more pixels")
-    get(collected(site, odd), tmp_path / "data")
+    get(data_files(site, odd), tmp_path / "data")
     assert contents(tmp_path) == {f"data/{name}": content for name, content in EXPECTED.items()}
 
 
@@ -73,18 +73,20 @@ def test_only_the_files_of_the_set_are_unpacked(site: Site, tmp_path: Path) -> N
 def test_an_archive_without_the_files_is_refused(content: bytes, message: str, site: Site, tmp_path: Path) -> None:
     site.files["set.tar.gz"] = content
     with pytest.raises(DataError, match=message):
-        get(collected(site, content), tmp_path)
+        get(data_files(site, content), tmp_path)
     assert not (tmp_path / "set" / "train").exists()
 
 
 def test_a_data_folder_that_cannot_be_written_is_named(site: Site, tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file")
     with pytest.raises(DataError, match=r"cannot write to .*data: "):
-        get(collected(site), tmp_path / "data")
+        get(data_files(site), tmp_path / "data")
 
 
 def test_imagenet_is_not_downloaded_and_the_folder_to_make_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=f"cannot be downloaded .* {tmp_path}/imagenet-50/train/CLASS"):
+    with pytest.raises(
+        DataError, match=f"can only be downloaded with an account .* {tmp_path}/imagenet-50/train/CLASS"
+    ):
         get(DATA_SETS["imagenet-50"], tmp_path)
 
 
@@ -106,7 +108,7 @@ download(DataFiles("set", tuple(files), (Remote(url, int(size), sha256),)), Path
 
 
 def test_of_two_processes_one_fetches_and_the_other_waits(site: Site, tmp_path: Path) -> None:
-    wanted = collected(site).remotes[0]
+    wanted = data_files(site).remotes[0]
     arguments = [Path(gescl.__file__).parents[1], wanted.url, wanted.bytes, wanted.sha256, tmp_path, *FILES]
     command = [sys.executable, "-c", PROCESS, *map(str, arguments)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

@@ -61,7 +61,7 @@ def test_what_a_reader_writes_stays_with_it() -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not an array at all", "cut short"])
-def test_a_damaged_copy_is_made_anew(content: bytes | str | None, cache_folder_of_the_test: Path) -> None:
+def test_a_damaged_copy_is_made_again(content: bytes | str | None, cache_folder_of_the_test: Path) -> None:
     make = Maker()
     made(make)
     (folder,) = folders(cache_folder_of_the_test)

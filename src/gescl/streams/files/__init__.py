@@ -1,1 +1,1 @@
-"""Getting and reading data files: catalogue, download, pickles, images, memory maps, cache."""
+"""Getting and reading data files: catalogue, download, pickles, images, memory maps, cache, progress bar."""

@@ -1,4 +1,4 @@
-"""Tensors that are cheap to keep and dear to make, kept in the user's cache folder."""
+"""Tensors that are cheap to keep and expensive to make, kept in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Tensors = dict[str, Tensor]
 
 
 def cache_folder() -> Path | None:
-    """$GESCL_CACHE, else $XDG_CACHE_HOME/gescl, else ~/.cache/gescl; None where there is no home either."""
+    """$GESCL_CACHE, else $XDG_CACHE_HOME/gescl, else ~/.cache/gescl; None if there is no home folder."""
     if own := os.environ.get("GESCL_CACHE"):
         return Path(own)
     if shared := os.environ.get("XDG_CACHE_HOME"):
@@ -28,20 +28,25 @@ def cache_folder() -> Path | None:
 
 
 def cached(name: str, key: object, make: Callable[[], Tensors]) -> Tensors:
-    """What `make()` returns, from the cache if it holds it for this key.
+    """What `make()` returns, read from the cache if it was made with this key before.
 
         cached("scripts/greek", (VERSION, seed, knobs), lambda: render("greek"))
 
-    `key` is everything the tensors depend on; its `repr` must say it all. A cache that is missing, damaged or not
-    writable costs time, never an error.
+    `key` is everything the tensors depend on, all of it visible in its `repr`. A cache that is missing, damaged or
+    not writable costs time and never raises an error.
     """
     folder = cache_folder()
     if folder is None:
         return make()
-    path = folder / f"{name}-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.safetensors"
+    path = folder / f"{name}-{short_hash(key)}.safetensors"
     with suppress(DataError):
         return read_tensors(path)[0]
     tensors = make()
     with suppress(DataError):
         write_tensors(path, tensors, header={})
     return tensors
+
+
+def short_hash(value: object) -> str:
+    """A name for a file made from `value`: 16 hexadecimal digits that depend on its `repr`."""
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]

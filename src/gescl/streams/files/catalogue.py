@@ -1,7 +1,6 @@
-"""The data sets behind the streams: which files they consist of, where those come from, and where they belong.
+"""The data sets behind the streams: their files, where to download them, and where they belong.
 
-They lie in the data folder: the one given, else the one $GESCL_DATA names, else `data` in the current
-folder.
+They belong in the data folder: the one given, else $GESCL_DATA, else `data` in the current folder.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from .transfer import Remote
 
 @dataclass(frozen=True)
 class DataFiles:
-    """One data set. `files` are paths in the data folder; an archive holds them under the same paths."""
+    """The files of one data set: paths in the data folder, the same in the archive if `remotes` is one."""
 
     name: str
     files: tuple[str, ...]
@@ -26,20 +25,20 @@ class DataFiles:
         return [file for file in self.files if not (data / file).exists()]
 
     def by_hand(self, data: Path) -> str:
-        """What to get and where to put it, for a machine without a network."""
+        """What to download and where to put it, for a machine without a network."""
         folder = data.absolute()
         if not self.remotes:
             return NO_DOWNLOAD.format(folder=folder)
         urls = " and ".join(remote.url for remote in self.remotes)
         if self.remotes[0].file.endswith(".tar.gz"):
-            return f"get {urls}, put it in {folder} and unpack it there (gescl data download does that, too)"
-        return f"get {urls} and put them in {(folder / self.files[0]).parent}"
+            return f"download {urls}, put it in {folder} and unpack it there (gescl data download also unpacks it)"
+        return f"download {urls} and put them in {(folder / self.files[0]).parent}"
 
 
-# ImageNet's licence does not allow it to be passed on.
+# ImageNet's licence does not allow redistribution.
 NO_DOWNLOAD = (
-    "ImageNet cannot be downloaded without an account there (https://image-net.org). "
-    "Put 50 classes of it, or any other 50 classes of images, in {folder}/imagenet-50/train/CLASS/*.JPEG "
+    "ImageNet can only be downloaded with an account (https://image-net.org). "
+    "Put 50 of its classes, or any other 50 classes of images, in {folder}/imagenet-50/train/CLASS/*.JPEG "
     "and {folder}/imagenet-50/val/CLASS/*.JPEG"
 )
 TORONTO = "https://www.cs.toronto.edu/~kriz"
@@ -97,34 +96,34 @@ STREAM_SETS = {
 
 
 def data_folder(data: str | os.PathLike[str] | None) -> Path:
-    """The folder of the data sets."""
+    """The folder of the data sets: see above."""
     return Path(data or os.environ.get("GESCL_DATA") or "data")
 
 
 def sets_of(name: str) -> list[DataFiles]:
-    """The data sets that a stream needs, or the one of that name."""
+    """The data sets of a stream, or the data set of that name."""
     if name not in STREAM_SETS and name not in DATA_SETS:
         raise UsageError(unknown("data set", name, {**STREAM_SETS, **DATA_SETS}))
     return [DATA_SETS[each] for each in STREAM_SETS.get(name, (name,))]
 
 
 def require_data(stream: str, data: Path | None) -> Path:
-    """The data folder, after a look whether all that the stream needs is there."""
+    """The data folder; an error that says how to get the data if files of the stream are missing."""
     folder = data_folder(data)
-    lacking = [collected for collected in sets_of(stream) if collected.missing(folder)]
+    lacking = [data_set for data_set in sets_of(stream) if data_set.missing(folder)]
     if not lacking:
         return folder
-    missing = ", ".join(_summary(collected, collected.missing(folder)) for collected in lacking)
+    missing = ", ".join(_summary(data_set, data_set.missing(folder)) for data_set in lacking)
     source = "" if data else " (named by GESCL_DATA)" if os.environ.get("GESCL_DATA") else " (no data folder was given)"
     lines = [f"stream {stream!r}: {missing} not found in {folder.absolute()}{source}."]
-    if any(collected.remotes for collected in lacking):
+    if any(data_set.remotes for data_set in lacking):
         lines.append(f"To download: gescl data download {stream}{f' --data {data}' if data else ''}")
-    lines += [f"By hand: {collected.by_hand(folder)}." for collected in lacking]
-    lines.append("Elsewhere: name the folder that holds the data sets, data=DIR or GESCL_DATA=DIR.")
+    lines += [f"By hand: {data_set.by_hand(folder)}." for data_set in lacking]
+    lines.append("In another folder: name the folder that holds the data sets with data=DIR or GESCL_DATA=DIR.")
     raise DataError("\n  ".join(lines))
 
 
-def _summary(collected: DataFiles, missing: list[str]) -> str:
-    if len(missing) == len(collected.files) > 2:
+def _summary(data_set: DataFiles, missing: list[str]) -> str:
+    if len(missing) == len(data_set.files) > 2:
         return f"{missing[0].partition('/')[0]} (all {len(missing)} files)"
     return ", ".join(missing)

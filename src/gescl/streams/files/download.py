@@ -1,6 +1,6 @@
-"""Fetch data sets from their official addresses, by one process at a time.
+"""Download data sets from their official addresses, one process at a time.
 
-Nothing is unpacked before its checksum is the published one, and no file that is there already is replaced.
+Nothing is unpacked unless its checksum is the published one, and no existing file is replaced.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from ...store import locked
 from .catalogue import DataFiles
 from .transfer import GivenUpError, Patience, Remote, Tell, digest, fetch
 
-PART = ".gescl-part"  # ending of files that are not whole yet; no browser uses it for its own
+PART = ".gescl-part"  # suffix of incomplete files; no browser uses it
 
 
-def download(collected: DataFiles, data: Path, tell: Tell, patience: Patience | None = None) -> None:
-    """Get what is missing of a data set into the data folder; `tell` is called with a line of text now and then."""
-    there = f"{collected.name} is in {data.absolute()}"
-    if not collected.missing(data):
+def download(data_set: DataFiles, data: Path, tell: Tell, patience: Patience | None = None) -> None:
+    """Download the missing files of a data set into the data folder; `tell` is called with lines of text."""
+    there = f"{data_set.name} is in {data.absolute()}"
+    if not data_set.missing(data):
         tell(there)
         return
-    if not collected.remotes:
-        raise DataError(collected.by_hand(data))
+    if not data_set.remotes:
+        raise DataError(data_set.by_hand(data))
     try:
-        with locked(data / f".{collected.name}.lock", lambda: tell("another process is downloading it: waiting")):
-            if missing := collected.missing(data):  # asked anew: the other process may have brought it
-                _get(collected, data, missing, tell, patience or Patience())
+        with locked(data / f".{data_set.name}.lock", lambda: tell("another process is downloading it: waiting")):
+            if missing := data_set.missing(data):  # again: the other process may have downloaded it
+                _get(data_set, data, missing, tell, patience or Patience())
     except GivenUpError as reason:
-        raise DataError(f"{reason}\n  By hand: {collected.by_hand(data)}.") from None
-    except OSError as error:  # of files: faults of the network have been dealt with
+        raise DataError(f"{reason}\n  By hand: {data_set.by_hand(data)}.") from None
+    except OSError as error:  # of the file system: network errors are handled in transfer.py
         raise DataError(f"cannot write to {data.absolute()}: {error.strerror or error}") from error
     tell(there)
 
 
-def _get(collected: DataFiles, data: Path, missing: list[str], tell: Tell, patience: Patience) -> None:
-    for remote in collected.remotes:
+def _get(data_set: DataFiles, data: Path, missing: list[str], tell: Tell, patience: Patience) -> None:
+    for remote in data_set.remotes:
         if remote.file.endswith(".tar.gz"):
             with _published(remote, data / remote.file, tell, patience) as archive:
                 _unpack(archive, data, missing)
@@ -51,12 +51,12 @@ def _get(collected: DataFiles, data: Path, missing: list[str], tell: Tell, patie
 
 @contextmanager
 def _published(remote: Remote, target: Path, tell: Tell, patience: Patience) -> Iterator[Path]:
-    """The file as published: the user's own if it is that, else one that is fetched now and deleted after use."""
+    """The file as published: the existing one if its checksum matches, else one that is downloaded, then deleted."""
     if target.exists():
         if digest(target).hexdigest() == remote.sha256:
             yield target
             return
-        tell(f"{target} is not the published file (its checksum differs): it is left as it is, and not used")
+        tell(f"{target} is not the published file (its checksum differs); it is neither used nor changed")
     part = target.with_name(target.name + PART)
     fetch(remote, part, tell, patience)
     yield part
@@ -64,14 +64,14 @@ def _published(remote: Remote, target: Path, tell: Tell, patience: Patience) -> 
 
 
 def _unpack(archive: Path, data: Path, missing: list[str]) -> None:
-    """Write the missing files, each whole or not at all; whatever else the archive holds is not touched."""
+    """Extract the missing files, each completely or not at all, and nothing else."""
     left = set(missing)
     try:
         with tarfile.open(archive) as tar:
             for member in tar:
                 if member.name in left and member.isfile():
                     source = tar.extractfile(member)
-                    assert source is not None  # it is None for folders and links alone
+                    assert source is not None  # None only for folders and links
                     target = data / member.name
                     target.parent.mkdir(parents=True, exist_ok=True)
                     part = target.with_name(target.name + PART)

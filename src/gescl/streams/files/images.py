@@ -1,4 +1,4 @@
-"""Image files: found in folders, and decoded by several threads."""
+"""Image files: finding them in folders, and decoding them in several threads."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ...errors import DataError
+from .progress import Advance
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-# Pillow knows these kinds but cannot draw them by itself; for EPS it would start another program on the user's file.
-NOT_DRAWN = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "PALM", "PDF", "WMF"}
+# Formats that Pillow identifies but cannot decode by itself; for EPS it would run another program on the user's file.
+NOT_DECODED = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "PALM", "PDF", "WMF"}
 LIKELY = ("JPEG", "PNG")
-CHUNK = 32  # images a job of a thread
+CHUNK = 32  # images per job of a thread
 
 
 def decode_into(
     images: npt.NDArray[np.uint8],
     files: Sequence[Path],
     on_broken: Callable[[int, str], None],
-    advance: Callable[[int], object],
+    advance: Advance,
     workers: int | None = None,
 ) -> None:
-    """Fill `images` (N×C×H×W) from files, by threads: Pillow lets others run while it decodes.
+    """Fill `images` (N×C×H×W) from files, in threads: Pillow releases Python's lock while it decodes.
 
-    `on_broken(number, reason)` is called for a file that cannot be read, in the files' order, and may raise.
+    `on_broken(index, reason)` is called for each file that cannot be read, in the order of the files, and may raise.
     """
     channels, height, width = images.shape[1:]
 
@@ -48,7 +49,7 @@ def decode_into(
     jobs = [range(start, min(start + CHUNK, len(files))) for start in range(0, len(files), CHUNK)]
     pool = ThreadPoolExecutor(workers or os.cpu_count())
     try:
-        for job, faults in zip(jobs, pool.map(read_some, jobs), strict=True):  # in order: the same file is named
+        for job, faults in zip(jobs, pool.map(read_some, jobs), strict=True):  # in order: always the same file is named
             for i, reason in faults.items():
                 on_broken(i, reason)
             advance(len(job))
@@ -59,7 +60,7 @@ def decode_into(
 def _decoded(file: Path, channels: int, height: int, width: int) -> npt.NDArray[np.uint8]:
     """One image, C×H×W."""
     with Image.open(file, formats=_formats()) as image:
-        # A JPEG is decoded no finer than needed, which makes photographs several times faster.
+        # A JPEG is decoded at no higher resolution than needed: several times faster for photographs.
         image.draft(None, (2 * max(height, width),) * 2)
         turned = ImageOps.exif_transpose(image)
     small = _converted(turned, MODES[channels]).resize((width, height), Image.Resampling.BICUBIC)
@@ -68,13 +69,13 @@ def _decoded(file: Path, channels: int, height: int, width: int) -> npt.NDArray[
 
 @cache
 def _formats() -> list[str]:
-    """The kinds of image to try, likely ones first: asking each of forty costs more than decoding a small image."""
+    """The formats to try, likely ones first: trying all forty takes longer than decoding a small image."""
     Image.init()
-    return sorted(Image.OPEN.keys() - NOT_DRAWN, key=lambda kind: (kind not in LIKELY, kind))
+    return sorted(Image.OPEN.keys() - NOT_DECODED, key=lambda name: (name not in LIKELY, name))
 
 
 def _converted(image: Image.Image, mode: str) -> Image.Image:
-    """The image in 8 bits and the channels wanted."""
+    """The image with 8 bits per channel, in the given mode."""
     if image.mode == "F" or image.mode.startswith("I"):
         values = np.asarray(image)
         top = 1 if image.mode == "F" else 65535
@@ -95,59 +96,65 @@ def _reason(error: Exception) -> str:
 
 
 def labelled(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
-    """The image files of each class, in an order that does not depend on the file system."""
+    """The image files of each class with its label, in an order that does not depend on the file system."""
     return [
         (folder / name / file, label)
         for label, name in enumerate(classes)
-        if (folder / name).is_dir()  # a class may be without test images
+        if (folder / name).is_dir()  # a class may have no test images
         for file in sorted(image_files(folder / name), key=natural)
     ]
 
 
 def check_images(folder: Path, least: int, purpose: str) -> None:
+    """Refuse a class folder with fewer than `least` images."""
     count = sum(1 for _ in islice(image_files(folder), least))
     if count == 0:
-        besides = not_images(folder)
-        raise DataError(f"class folder {folder} holds no image" + (f"; ignored: {besides}" if besides else ""))
+        others = not_images(folder)
+        raise DataError(f"class folder {folder} holds no image" + (f"; ignored: {others}" if others else ""))
     if count < least:
-        raise DataError(f"class folder {folder} holds {count} image{'s'[count < 2 :]}; {least} are needed to {purpose}")
+        raise DataError(f"class folder {folder} holds {_counted(count, 'image')}; {least} are needed to {purpose}")
 
 
 def not_images(folder: Path) -> str:
-    """What a folder of images holds besides, in words, hidden entries apart."""
+    """What a folder holds other than images and hidden entries: "2 files (.csv, .txt) and 1 folder"."""
     images = set(image_files(folder))
     others = [entry for entry in _entries(folder) if entry.name not in images]
-    folders = sum(entry.is_dir() for entry in others)
-    endings = sorted({Path(entry.name).suffix.lower() or entry.name for entry in others if not entry.is_dir()})
-    files = len(others) - folders
-    words = [f"{files} file{'s'[files < 2 :]} ({', '.join(endings)})"] if files else []
-    return " and ".join([*words, f"{folders} folder{'s'[folders < 2 :]}"] if folders else words)
+    files = [Path(entry.name) for entry in others if not entry.is_dir()]
+    endings = sorted({file.suffix.lower() or file.name for file in files})
+    folders = len(others) - len(files)
+    words = [f"{_counted(len(files), 'file')} ({', '.join(endings)})"] if files else []
+    return " and ".join([*words, _counted(folders, "folder")] if folders else words)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def image_files(folder: Path) -> Iterator[str]:
-    """The names of the images in a folder."""
+    """The names of the images in a folder, in no particular order."""
     return (entry.name for entry in image_entries(folder))
 
 
 def image_entries(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """The images in a folder, in no order."""
-    known = {end for end, kind in Image.registered_extensions().items() if kind not in NOT_DRAWN}
+    """The images in a folder, in no particular order."""
+    known = {end for end, name in Image.registered_extensions().items() if name not in NOT_DECODED}
     for entry in _entries(folder):
         _, dot, ending = entry.name.rpartition(".")
-        # A link that leads nowhere is kept: reading it then says so.
+        # A broken link is kept: reading it then reports it.
         if dot + ending.lower() in known and not entry.is_dir() and (entry.is_file() or entry.is_symlink()):
             yield entry
 
 
 def subfolders(folder: Path, expected: str) -> list[str]:
+    """The names of the folders in a folder, in natural order; none is an error that says what was expected."""
     names = sorted((entry.name for entry in _entries(folder) if entry.is_dir()), key=natural)
     if not names:
-        raise DataError(f"{folder} holds no folders; expected was {expected}")
+        raise DataError(f"{folder} holds no folders; expected {expected}")
     return names
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """What is in a folder, hidden entries apart."""
+    """The entries of a folder, except hidden ones."""
     try:
         with os.scandir(folder) as entries:
             yield from (entry for entry in entries if not entry.name.startswith("."))
@@ -160,6 +167,6 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def natural(name: str) -> tuple[list[str | int], str]:
-    """Sorts "week 2" before "week 10"; numbers stand at the odd places, so that like is compared with like."""
+    """Sort key that puts "week 2" before "week 10": the odd elements are numbers, the even ones text."""
     parts = re.split(r"(\d+)", name.casefold())
     return [int(part) if i % 2 else part for i, part in enumerate(parts)], name

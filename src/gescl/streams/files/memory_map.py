@@ -1,11 +1,10 @@
 """Decoded images, kept in the user's cache folder as memory-mapped arrays.
 
-Opening them takes milliseconds, and only what is looked at is read, so a data set need not fit in memory.
+Opening them takes milliseconds, and only the images that are used are read, so a data set need not fit in memory.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Callable, Collection
@@ -17,26 +16,26 @@ import numpy as np
 import numpy.typing as npt
 
 from ...store import locked
-from .cache import cache_folder
+from .cache import cache_folder, short_hash
 
 Arrays = dict[str, npt.NDArray[Any]]
-# Makes room for an array: new("train", (50_000, 3, 32, 32), np.uint8)
+# Allocates an array: new("train", (50_000, 3, 32, 32), np.uint8)
 New = Callable[[str, tuple[int, ...], npt.DTypeLike], npt.NDArray[Any]]
 
 
 def mapped(name: str, origin: object, state: object, names: Collection[str], make: Callable[[New], None]) -> Arrays:
-    """The arrays `names`, which `make(new)` asks room for and fills, from the cache if they were made before.
+    """The arrays `names`, which `make(new)` allocates and fills, read from the cache if they were made before.
 
         mapped("cifar-100", files, [file_state(file) for file in files], ["images", "labels"], decode)
 
-    `origin` says what the arrays are made from and how, `state` which version of it this is; their `repr` must say it
-    all. Of an origin, only the latest state is kept. A cache that is missing, damaged or not writable costs time and
-    memory, never an error.
+    `origin` is what the arrays are made from and how, `state` which version of it this is, all of it visible in their
+    `repr`. Only the latest state of each origin is kept. A cache that is missing, damaged or not writable costs time
+    and memory and never raises an error.
     """
     folder = cache_folder()
     if folder is not None:
-        prefix = f"{name}-{_hash(origin)}-"
-        path = folder / "images" / f"{prefix}{_hash(state)}"
+        prefix = f"{name}-{short_hash(origin)}-"
+        path = folder / "images" / f"{prefix}{short_hash(state)}"
         with suppress(OSError):
             return _read(path, names) or _made(path, prefix, names, make)
     arrays: Arrays = {}
@@ -50,10 +49,10 @@ def mapped(name: str, origin: object, state: object, names: Collection[str], mak
 
 
 def _made(path: Path, prefix: str, names: Collection[str], make: Callable[[New], None]) -> Arrays:
-    with locked(path.parent / f"{prefix}.lock"):  # of two processes, one decodes and the other waits for it
+    with locked(path.parent / f"{prefix}.lock"):  # of two processes, one decodes and the other waits
         if arrays := _read(path, names):
             return arrays
-        for old in path.parent.glob(f"{prefix}*"):  # earlier states, and what a killed process left half done
+        for old in path.parent.glob(f"{prefix}*"):  # earlier states, and what a killed process left
             if old.is_dir():
                 shutil.rmtree(old)
         part = path.with_name(f"{path.name}.part")
@@ -80,30 +79,26 @@ def _fill(folder: Path, make: Callable[[New], None]) -> None:
 
     make(new)
     for array in written:
-        array.flush()  # on the disk before the folder gets its name: a power cut leaves no half-empty copy
+        array.flush()  # to the disk before the folder gets its final name: a power cut leaves no incomplete copy
 
 
 def _reserve(file: Path) -> None:
-    """Claim the disk space now: writing to a mapped hole on a full disk would kill the process."""
+    """Allocate the disk space now: writing to a mapped file on a full disk would kill the process."""
     if hasattr(os, "posix_fallocate"):
         with file.open("r+b") as opened:
             os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
 
 
 def _read(path: Path, names: Collection[str]) -> Arrays | None:
-    """The arrays, or None if they are not there or not whole."""
+    """The arrays, or None if any is missing or damaged."""
     try:
-        # "c": what a caller writes stays in its memory, the file is never changed
+        # "c": what a caller writes stays in memory, the file is never changed
         return {name: np.load(path / f"{name}.npy", mmap_mode="c") for name in names}
     except (OSError, EOFError, ValueError):
         return None
 
 
 def file_state(file: Path | os.DirEntry[str]) -> tuple[int, int]:
-    """What tells one version of a file from another, without reading it."""
+    """What changes when a file is changed: its size and time of modification."""
     state = file.stat()
     return state.st_size, state.st_mtime_ns
-
-
-def _hash(value: object) -> str:
-    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]

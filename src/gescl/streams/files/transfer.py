@@ -1,4 +1,4 @@
-"""One file over HTTP: resumed after a break, tried again when the connection fails, checked while it arrives."""
+"""Download one file over HTTP: resumed where it was interrupted, retried when the connection fails, checked."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from .progress import progress_bar
 
 CHUNK = 1 << 16
-ENOUGH = 1 << 20  # a connection that brought so much before it broke was a good one: the count of tries starts anew
-LATER = (408, 429)  # of the answers 4xx, the only ones that another try may change
+ENOUGH = 1 << 20  # bytes: a connection that transferred this many before it broke resets the count of failures
+RETRIED = (408, 429)  # timeout and too many requests: the only 4xx answers that may change when asked again
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A file at its official address, and what tells whether it arrived whole."""
+    """A file at its official address, with its published size and checksum."""
 
     url: str
     bytes: int
@@ -36,7 +35,7 @@ class Remote:
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to wait for a server, in seconds: for each answer, and (doubled every time) between tries."""
+    """How long to wait for a server, in seconds: for each answer, and (doubled each time) between tries."""
 
     timeout: float = 30
     pause: float = 1
@@ -44,22 +43,20 @@ class Patience:
 
 
 class GivenUpError(Exception):
-    """The file cannot be had. Says why."""
+    """The file cannot be downloaded; says why."""
 
 
 class _BrokenError(Exception):
-    """A fault that another try may mend."""
+    """A failure that another try may not have."""
 
 
 def fetch(remote: Remote, path: Path, tell: Tell, patience: Patience) -> None:
-    """Download into `path`, going on where that ends. When it returns, the file is the published one.
+    """Download into `path`, continuing the file that is there. When it returns, the file is the published one.
 
-    If the transfer is given up, what came stays for the next time; a file that is whole and wrong is thrown away.
+    When it gives up, what has arrived is kept for the next time; a complete file with the wrong checksum is deleted.
     """
-    console = Console(stderr=True)
-    columns = (TextColumn(remote.file), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with _Part(path) as part, Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        shown = bar.add_task("", total=remote.bytes)
+    with _Part(path) as part, progress_bar(remote.file, remote.bytes, in_bytes=True) as advance:
+        shown = 0
         left_over = part.size > 0
         failures = 0
         while True:
@@ -67,11 +64,12 @@ def fetch(remote: Remote, path: Path, tell: Tell, patience: Patience) -> None:
             try:
                 for chunk in _missing_bytes(remote, part, patience.timeout):
                     part.write(chunk)
-                    bar.update(shown, completed=part.size)
+                    advance(part.size - shown)
+                    shown = part.size
             except _BrokenError as broken:
                 failures = 1 if part.size - before >= ENOUGH else failures + 1
                 if failures >= patience.tries:
-                    kept = f" The {part.size:,} bytes that came are kept: the next try goes on there."
+                    kept = f" The {part.size:,} bytes received are kept; the next download continues there."
                     raise GivenUpError(f"cannot get {remote.url}: {broken}.{kept if part.size else ''}") from None
                 tell(f"{remote.file}: {broken}; trying again")
                 time.sleep(patience.pause * 2 ** (failures - 1))
@@ -81,18 +79,18 @@ def fetch(remote: Remote, path: Path, tell: Tell, patience: Patience) -> None:
                 return
             if not left_over:
                 break
-            tell(f"{remote.file}: what an earlier download had left does not fit; starting anew")
+            tell(f"{remote.file}: what an earlier download left does not match; starting over")
             left_over = False
             part.empty()
     path.unlink(missing_ok=True)
     raise GivenUpError(
-        f"{remote.url} is not the published file: its SHA-256 is {found}, expected was {remote.sha256}. "
-        "It was thrown away; nothing else was deleted or changed."
+        f"{remote.url} is not the published file: its SHA-256 is {found}, expected {remote.sha256}. "
+        "It was deleted; nothing else was deleted or changed."
     )
 
 
 def _missing_bytes(remote: Remote, part: _Part, timeout: float) -> Iterator[bytes]:
-    """What the part lacks, from where it ends if the server can do that; else the part is emptied and all is sent."""
+    """What the part lacks. If the server cannot start in the middle, the part is emptied and all of it is sent."""
     if part.size > remote.bytes:
         part.empty()
     if part.size == remote.bytes:
@@ -111,7 +109,7 @@ def _missing_bytes(remote: Remote, part: _Part, timeout: float) -> Iterator[byte
                 yield chunk
     except urllib.error.HTTPError as error:
         error.close()
-        if 400 <= error.code < 500 and error.code not in LATER:
+        if 400 <= error.code < 500 and error.code not in RETRIED:
             raise GivenUpError(f"cannot get {remote.url}: the server says {error.code} {error.reason}.") from None
         raise _BrokenError(f"the server says {error.code} {error.reason}") from None
     except TimeoutError:
@@ -123,7 +121,7 @@ def _missing_bytes(remote: Remote, part: _Part, timeout: float) -> Iterator[byte
 
 
 class _Part:
-    """A file being downloaded, and the checksum of what is there of it."""
+    """A file being downloaded, with its size and checksum so far."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -150,9 +148,6 @@ class _Part:
 
 
 def digest(path: Path) -> hashlib._Hash:
-    """The SHA-256 of a file, ready to be continued."""
-    found = hashlib.sha256()
+    """The SHA-256 of a file, ready to be updated."""
     with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            found.update(chunk)
-    return found
+        return hashlib.file_digest(file, "sha256")

@@ -26,7 +26,7 @@ def test_a_grid_is_every_combination_of_every_table(file: Path) -> None:
 
 def test_every_setting_and_seed_is_a_run_of_its_own(file: Path) -> None:
     file.write_text("[gescl]\nmu_s = [1, 2]\nmu_p = [0, 3]")
-    cells = sweep_cells("digits", read_grid(file, ["gescl", "finetune"]), seeds=[0, 1], settings=["training.epochs=1"])
+    cells = sweep_cells("digits", read_grid(file, ["gescl", "finetune"]), seeds=[0, 1], settings={"training.epochs": 1})
     assert len({(cell.recipe.label, cell.seed) for cell in cells}) == len(cells) == 10
 
 
@@ -60,9 +60,9 @@ def test_random_settings_are_all_different_and_no_more_than_there_are(file: Path
     ("text", "message"),
     [
         ("[gesc]\nmu_s = [1]", "unknown method 'gesc'"),
-        ("[gescl]\nmu_s = {low = 1, high = 2}", "mu_s is a range.*--random N"),
+        ("[gescl]\nmu_s = {low = 1, high = 2}", "mu_s is a range.*draws=N"),
         ("[gescl]\nmu_s = {low = 3, high = 2}", "gescl.mu_s.*low must be less than high"),
-        ("[gescl]\nmu_s = {low = 0, high = 2, log = true}", "must begin above 0"),
+        ("[gescl]\nmu_s = {low = 0, high = 2, log = true}", "must start above 0"),
         ("[gescl]\nmu_s = {low = 1, hihg = 2}", "did you mean 'high'"),
         ("[gescl]\nmu_s = []", "gescl.mu_s has no value to try"),
         ("gescl = 3", "gescl must be a table"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,15 @@ from typing import Any
 import pytest
 
 from gescl import DataError
-from gescl.sweeps.local import Outcome, run_cell
+from gescl.sweeps.cells import Outcome, run_cell
+from gescl.sweeps.choice import choose, read_tried
 from gescl.sweeps.ray_cluster import RayCluster
-from gescl.sweeps.sweep import choose, run_sweep, sweep_cells
+from gescl.sweeps.sweep import run_sweep, sweep_cells
 
 pytest.importorskip("ray", reason="needs the extra: make test-ray")
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
 
-QUICK = ["training.epochs=1", "stream.tasks=2"]
+QUICK = {"training.epochs": 1, "stream.tasks": 2}
 GRIDS = {
     "gescl": [{"mu_s": mu_s, "mu_p": mu_p} for mu_s in (1, 50) for mu_p in (0.1, 2)],
     "finetune": [{"training.lr": lr} for lr in (1e-4, 1e-3, 2e-3, 4e-3)],
@@ -49,13 +49,13 @@ def test_a_sweep_that_loses_a_node_ends_as_one_on_this_machine(tmp_path: Path, c
             cluster.remove_node(lost.pop(), allow_graceful=False)
 
     executor = RayCluster(cluster.address, device="cpu")
-    rows = run_sweep(cells, tmp_path / "ray", executor, tell)
+    tried = run_sweep(cells, tmp_path / "ray", executor, tell)
     assert not lost
     assert len(seen) == len(set(seen)) == 16, "every cell comes back, and once"
     assert len(list((tmp_path / "ray").rglob("result.json"))) == 16
     here = [Outcome(cell, run_cell(cell, tmp_path / "here", None, "cpu")) for cell in cells]
-    assert rows == choose(here)
-    assert json.loads((tmp_path / "ray" / "digits" / "sweep.json").read_text()) == rows
+    assert tried == choose(here)
+    assert read_tried(tmp_path / "ray" / "digits" / "sweep.json") == tried
     for name in ("recipe.toml", "events.jsonl", "model.gescl", "samples.safetensors"):
         assert len(list((tmp_path / "ray").rglob(name))) == 16
 
@@ -63,17 +63,17 @@ def test_a_sweep_that_loses_a_node_ends_as_one_on_this_machine(tmp_path: Path, c
         written.append(cells[0].experiment(tmp_path / "ray").folder.joinpath("result.json").stat().st_mtime_ns)
 
     written: list[int] = []
-    assert run_sweep(cells, tmp_path / "ray", RayCluster("nobody:1"), refuse) == rows, "finished cells need no cluster"
+    assert run_sweep(cells, tmp_path / "ray", RayCluster("nobody:1"), refuse) == tried, "finished cells need no cluster"
     assert len(set(written)) == 1
 
 
 def test_a_failing_cell_is_reported_and_does_not_stop_the_others(tmp_path: Path, cluster: Any) -> None:
     grids = {"finetune": [{"training.lr": 1e-3}, {"training.lr": 1e30}]}
-    cells = sweep_cells("digits", grids, [0], [*QUICK, "training.optimizer=sgd"])
-    rows = run_sweep(cells, tmp_path, RayCluster(cluster.address, device="cpu"))
-    failed, fine = sorted(rows, key=lambda row: not row["errors"])
-    assert "no longer a finite number" in failed["errors"]["0"]
-    assert fine["best"] and not fine["errors"]
+    cells = sweep_cells("digits", grids, [0], {**QUICK, "training.optimizer": "sgd"})
+    tried = run_sweep(cells, tmp_path, RayCluster(cluster.address, device="cpu"))
+    failed, fine = sorted(tried, key=lambda setting: not setting.errors)
+    assert "no longer a finite number" in failed.errors["0"]
+    assert fine.best and not fine.errors
 
 
 def test_without_a_cluster_or_with_a_wrong_address_the_user_is_told(tmp_path: Path) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +14,15 @@ from typing import Any
 import pytest
 
 from gescl import DataError, Experiment, Task, TaskStream, UsageError, load_recipe
+from gescl.runs.result import Result, Validation
 from gescl.streams.task import Split, TaskSource
+from gescl.sweeps.cells import Cell, Outcome, run_cell
+from gescl.sweeps.choice import TriedSetting, choose, read_tried, write_tried
 from gescl.sweeps.grid import read_grid
-from gescl.sweeps.local import Cell, LocalProcesses, Outcome, run_cell
-from gescl.sweeps.sweep import as_settings, choose, run_sweep, sweep_cells
+from gescl.sweeps.local import LocalProcesses
+from gescl.sweeps.sweep import full_names, run_sweep, sweep_cells
 
-QUICK = ["training.epochs=1", "stream.tasks=2"]
+QUICK = {"training.epochs": 1, "stream.tasks": 2}
 
 
 def grid(tmp_path: Path, text: str) -> Path:
@@ -28,21 +31,24 @@ def grid(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def outcome(mu_s: float, seed: int, validation: float, forgetting: float, test: float) -> Outcome:
-    recipe = load_recipe("digits", settings=[f"method.mu_s={mu_s}"]).model_copy(update={"variant": f"mu_s={mu_s}"})
-    result = {
-        "validation": {"average_accuracy": validation, "forgetting": forgetting},
-        "average_accuracy": test,
-        "forgetting": 0.0,
-        "learning_accuracy": test,
-        "free_filters": [],
-    }
+def outcome(mu_s: float, seed: int, validation: float, forgetting: float, *test: float) -> Outcome:
+    """A run of two tasks: accuracy and forgetting on validation images, and the three accuracies on test images."""
+    recipe = load_recipe("digits", settings={"method.mu_s": mu_s}).model_copy(update={"variant": f"mu_s={mu_s}"})
+    first, *last = test
+    result = Result(
+        recipe="digits",
+        method=recipe.label,
+        seed=seed,
+        tasks=["0-1", "2-3"],
+        accuracy=[[first], [*last]],
+        validation=Validation(accuracy=[[validation + forgetting], [validation, validation]]),
+    )
     return Outcome(Cell(recipe, {"mu_s": mu_s}, seed), result)
 
 
-def best(rows: list[dict[str, Any]]) -> Any:
-    (row,) = [row for row in rows if row["best"]]
-    return row["settings"]
+def best(tried: list[TriedSetting]) -> dict[str, Any]:
+    (chosen,) = [setting for setting in tried if setting.best]
+    return chosen.settings
 
 
 def test_a_bad_cell_is_refused_before_anything_runs(tmp_path: Path) -> None:
@@ -56,66 +62,67 @@ def test_a_bad_cell_is_refused_before_anything_runs(tmp_path: Path) -> None:
 
 
 def test_the_best_mean_validation_accuracy_is_chosen_and_ties_go_to_lower_forgetting() -> None:
-    rows = choose([outcome(1, 0, 0.8, 0.1, 0.5), outcome(1, 1, 0.6, 0.1, 0.5), outcome(2, 0, 0.7, 0.0, 0.1)])
-    assert best(rows) == {"mu_s": 2}
-    rows = choose([outcome(1, 0, 0.9, 0.1, 0.1), outcome(2, 0, 0.7, 0.0, 0.9)])
-    assert best(rows) == {"mu_s": 1}
+    low, high = (0.1, 0.1, 0.1), (0.9, 0.9, 0.9)
+    tied = [outcome(1, 0, 0.75, 0.125, *high), outcome(1, 1, 0.25, 0.125, *high), outcome(2, 0, 0.5, 0.0, *low)]
+    assert best(choose(tied)) == {"mu_s": 2}
+    assert best(choose([outcome(1, 0, 0.9, 0.1, *low), outcome(2, 0, 0.7, 0.0, *high)])) == {"mu_s": 1}
 
 
 def test_test_accuracies_cannot_change_the_choice() -> None:
-    outcomes = [
-        outcome(mu_s, seed, 0.5 + mu_s / 100 + seed / 1000, 0.1, 0.9 - mu_s / 10)
-        for mu_s in range(4)
-        for seed in (0, 1)
-    ]
-    chosen = best(choose(outcomes))
-    scrambled = []
-    for number, one in enumerate(outcomes):
-        result: dict[str, Any] = copy.deepcopy(dict(one.result or {}))
-        result |= {"average_accuracy": (number * 37 % 11) / 11, "forgetting": number / 10, "learning_accuracy": 0.0}
-        scrambled.append(Outcome(one.cell, result))
-    assert best(choose(scrambled)) == chosen == {"mu_s": 3}
+    def outcomes(test: Callable[[int, int], float]) -> list[Outcome]:
+        return [
+            outcome(mu_s, seed, 0.5 + mu_s / 100 + seed / 1000, 0.1, *(test(mu_s, k + seed) for k in range(3)))
+            for mu_s in range(4)
+            for seed in (0, 1)
+        ]
+
+    honest = choose(outcomes(lambda mu_s, k: 0.9 - mu_s / 10))
+    scrambled = choose(outcomes(lambda mu_s, k: ((mu_s + 5 * k) * 37 % 11) / 11))
+    for measured in ("test_accuracy", "test_forgetting", "learning_accuracy"):
+        assert [getattr(one, measured) for one in honest] != [getattr(one, measured) for one in scrambled]
+    assert best(honest) == best(scrambled) == {"mu_s": 3}
 
 
 def test_a_failed_cell_is_reported_and_its_setting_not_chosen(tmp_path: Path) -> None:
     path = grid(tmp_path, '[[finetune]]\n"training.lr" = [1e-3]\n[[finetune]]\n"training.lr" = [1e30]\n')
-    cells = sweep_cells("digits", read_grid(path, ["finetune"]), [0], [*QUICK, "training.optimizer=sgd"])
-    rows = run_sweep(cells, tmp_path / "out", LocalProcesses(jobs=2))
-    failed = next(row for row in rows if row["settings"] == {"training.lr": 1e30})
-    assert "no longer a finite number" in failed["errors"]["0"]
-    assert best(rows) == {"training.lr": 1e-3}
-    assert json.loads((tmp_path / "out" / "digits" / "sweep.json").read_text()) == rows
+    cells = sweep_cells("digits", read_grid(path, ["finetune"]), [0], {**QUICK, "training.optimizer": "sgd"})
+    tried = run_sweep(cells, tmp_path / "out", LocalProcesses(jobs=2))
+    failed = next(setting for setting in tried if setting.settings == {"training.lr": 1e30})
+    assert "no longer a finite number" in failed.errors["0"]
+    assert best(tried) == {"training.lr": 1e-3}
+    assert read_tried(tmp_path / "out" / "digits" / "sweep.json") == tried
 
 
-def test_permuted_test_labels_change_nothing_in_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_test_labels_change_nothing_in_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grids = {"gescl": [{"mu_s": 0.0}, {"mu_s": 50.0}], "finetune": [{"training.lr": 1e-4}, {"training.lr": 2e-3}]}
     grids["gescl"].append({"mu_s": float("inf")})
     cells = sweep_cells("digits", grids, [0], QUICK)
 
-    def rows(out: str) -> list[dict[str, Any]]:
+    def tried(out: str) -> list[TriedSetting]:
         return choose([Outcome(cell, run_cell(cell, tmp_path / out, None, "cpu")) for cell in cells])
 
-    honest, load = rows("honest"), Experiment.stream
+    honest, load = tried("honest"), Experiment.stream
 
-    def permuted(experiment: Experiment) -> TaskStream:
+    def mislabelled(experiment: Experiment) -> TaskStream:
         def wrong(task: Task) -> TaskSource:
             assert task.test is not None
-            permuted = replace(task, test=Split(task.test.images, task.test.labels.flip(0)))
-            return TaskSource(task.name, task.classes, lambda: permuted)
+            swapped = replace(task, test=Split(task.test.images, 1 - task.test.labels))
+            return TaskSource(task.name, task.classes, lambda: swapped)
 
         stream = load(experiment)
         return TaskStream(stream.name, [wrong(task) for task in stream])
 
-    monkeypatch.setattr(Experiment, "stream", permuted)
-    fooled = rows("fooled")
-    measured = ("test_accuracy", "test_forgetting", "learning_accuracy")
-    assert all(row["test_accuracy"] != other["test_accuracy"] for row, other in zip(honest, fooled, strict=True))
-    for row in (*honest, *fooled):
-        for key in measured:
-            del row[key]
-    assert honest == fooled
-    (infinite,) = [row["settings"] for row in json.loads(json.dumps(honest, allow_nan=False)) if "inf" in str(row)]
-    assert load_recipe("digits", settings=as_settings(infinite)).method.model_dump()["mu_s"] == float("inf")
+    monkeypatch.setattr(Experiment, "stream", mislabelled)
+    fooled = tried("fooled")
+    assert all(one.test_accuracy != other.test_accuracy for one, other in zip(honest, fooled, strict=True))
+
+    def unseen(tried: list[TriedSetting]) -> list[TriedSetting]:
+        return [replace(setting, test_accuracy=[], test_forgetting=[], learning_accuracy=[]) for setting in tried]
+
+    assert unseen(honest) == unseen(fooled)
+    write_tried(tmp_path / "tried.json", honest)
+    (infinite,) = [one.settings for one in read_tried(tmp_path / "tried.json") if "inf" in str(one.settings)]
+    assert load_recipe("digits", settings=full_names(infinite)).method.model_dump()["mu_s"] == float("inf")
 
 
 def test_a_sweep_that_is_killed_again_and_again_ends_as_one_left_alone(tmp_path: Path) -> None:
@@ -124,7 +131,7 @@ def test_a_sweep_that_is_killed_again_and_again_ends_as_one_left_alone(tmp_path:
     )
     command = [str(Path(sys.executable).with_name("gescl")), "sweep", "digits", "--grid", str(path), "--jobs", "2"]
     command += ["--method", "gescl", "--method", "finetune", "--seed", "0", "--seed", "1"]
-    command += [part for setting in QUICK for part in ("--set", setting)]
+    command += [part for key, value in QUICK.items() for part in ("--set", f"{key}={value}")]
     for pause in (4.0, 6.0, 5.0):
         process = subprocess.Popen([*command, "--out", "killed"], cwd=tmp_path)
         with suppress(subprocess.TimeoutExpired):
@@ -166,9 +173,9 @@ if __name__ == "__main__":
 
 def test_another_method_adds_to_what_was_chosen_before(tmp_path: Path) -> None:
     for method in ("finetune", "frozen", "finetune"):
-        run_sweep(sweep_cells("digits", {method: [{}]}, [0], [*QUICK, "stream.tasks=1"]), tmp_path, LocalProcesses())
+        run_sweep(sweep_cells("digits", {method: [{}]}, [0], {**QUICK, "stream.tasks": 1}), tmp_path, LocalProcesses())
     file = tmp_path / "digits" / "sweep.json"
-    assert [row["method"] for row in json.loads(file.read_text())] == ["frozen", "finetune"]
+    assert [setting.method for setting in read_tried(file)] == ["frozen", "finetune"]
     file.write_text("[3]")
-    with pytest.raises(DataError, match=r"sweep\.json is not a sweep's choice, or is damaged"):
+    with pytest.raises(DataError, match=r"sweep\.json is not a list of tried settings, or is damaged"):
         run_sweep(sweep_cells("digits", {"frozen": [{}]}, [0], QUICK), tmp_path, LocalProcesses())

@@ -16,7 +16,7 @@ from gescl.paper import demo
 def test_what_is_printed_is_what_the_runs_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(demo, "SETTINGS", ("stream.tasks=3", "training.epochs=1"))
+    monkeypatch.setattr(demo, "SETTINGS", {"stream.tasks": 3, "training.epochs": 1})
     console = Console(file=StringIO(), width=80, color_system=None)
     assert isinstance(console.file, StringIO)
 
@@ -39,7 +39,7 @@ def test_what_is_printed_is_what_the_runs_found(
 def test_an_earlier_demonstration_makes_room_and_another_run_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo, "SETTINGS", ("stream.tasks=2", "training.epochs=1"))
+    monkeypatch.setattr(demo, "SETTINGS", {"stream.tasks": 2, "training.epochs": 1})
     console = Console(file=StringIO(), width=80)
     demo.run_demo(tmp_path, seed=0, console=console)
     log = tmp_path / "scripts" / "gescl" / "seed-0" / "events.jsonl"
@@ -48,7 +48,7 @@ def test_an_earlier_demonstration_makes_room_and_another_run_does_not(
     written = log.read_bytes()
     assert written
 
-    monkeypatch.setattr(demo, "SETTINGS", ("stream.tasks=2", "training.epochs=2"))
+    monkeypatch.setattr(demo, "SETTINGS", {"stream.tasks": 2, "training.epochs": 2})
     with pytest.raises(UsageError, match="holds a run of another recipe"):
         demo.run_demo(tmp_path, seed=0, console=console)
     assert log.read_bytes() == written

@@ -13,11 +13,12 @@ from gescl.paper.experiments import BUDGETS, METHODS, PaperExperiment, chosen_ex
 from gescl.paper.reproduce import final_cells, reproduce, tune
 from gescl.paper.results_page import collect, results_page
 from gescl.runs.recipe import load_recipe
+from gescl.sweeps.cells import Cell, Outcome, run_cell
 from gescl.sweeps.grid import read_grid
-from gescl.sweeps.local import Cell, LocalProcesses, Outcome, run_cell
-from gescl.sweeps.sweep import as_settings
+from gescl.sweeps.local import LocalProcesses
+from gescl.sweeps.sweep import full_names
 
-QUICK = ("training.epochs=1", "stream.tasks=2")
+QUICK = {"training.epochs": 1, "stream.tasks": 2}
 
 
 class InThisProcess:
@@ -38,7 +39,7 @@ def plan(tmp_path: Path) -> PaperExperiment:
     grid.write_text("[gescl]\nmu_s = [0.0, 50.0]\n[ewc]\nlam = [1.0]\n")
     variants = {"without-mu_s": {"method.mu_s": 0}, "group-only": {"method.psi_min": 1}}
     methods = ("gescl", "finetune", "joint")
-    return PaperExperiment("tiny", "digits", grid, "digits", ("stream.tasks=1",), methods, variants, QUICK)
+    return PaperExperiment("tiny", "digits", grid, "digits", {"stream.tasks": 1}, methods, variants, QUICK)
 
 
 def test_a_reproduction_tunes_runs_and_draws_and_does_nothing_twice(plan: PaperExperiment, tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ def test_a_method_that_cannot_be_tuned_is_named(plan: PaperExperiment, tmp_path:
             return (Outcome(cell, None, "no memory") for cell in cells)
 
     with pytest.raises(DataError, match="no setting of gescl could be tuned: no memory"):
-        tune(plan, tmp_path, Broken(), (), print)
+        tune(plan, tmp_path, Broken(), {}, print)
 
 
 @pytest.mark.parametrize("name", ["svhn", "cifar10-100", "imagenet-50", "ablation", "all"])
@@ -105,13 +106,12 @@ def test_a_method_that_cannot_be_tuned_is_named(plan: PaperExperiment, tmp_path:
 def test_the_shipped_plans_are_valid_and_try_at_most_eight_settings_a_method(name: str, budget: str) -> None:
     for plan in plans()[name]:
         grids = read_grid(plan.grid, plan.methods)
-        settings = [*plan.settings, *BUDGETS[budget]]
+        settings = {**plan.settings, **BUDGETS[budget]}
         for method, grid in grids.items():
             assert 1 <= len(grid) <= 8
             for setting in grid:
-                load_recipe(
-                    plan.tuning, method=method, settings=[*settings, *plan.tuning_settings, *as_settings(setting)]
-                )
+                given = {**settings, **plan.tuning_settings, **full_names(setting)}
+                load_recipe(plan.tuning, method=method, settings=given)
         cells = final_cells(plan, {method: grid[0] for method, grid in grids.items()}, settings, range(3))
         assert len({(cell.recipe.label, cell.seed) for cell in cells}) == len(cells)
         assert all(isinstance(cell, Cell) for cell in cells)
@@ -155,4 +155,4 @@ def test_settings_of_the_stream_do_not_reach_the_one_that_is_tuned_on(plan: Pape
                 yield Outcome(cell, None, "seen")
 
     with pytest.raises(DataError, match="could be tuned: seen"):
-        tune(plan, tmp_path, Looking(), ["training.epochs=1", "stream.image_size=16"], print)
+        tune(plan, tmp_path, Looking(), {"training.epochs": 1, "stream.image_size": 16}, print)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from gescl import DataError
 from gescl.paper.results_page import collect, results_page
+from gescl.sweeps.choice import TriedSetting, write_tried
 
 from ..report.made import write_run
 
@@ -89,10 +89,11 @@ def test_notes_hardware_dates_and_tuned_settings_are_told(tmp_path: Path) -> Non
     hardware = {"cpu": "Abacus 3", "cores": 2, "gpu": None}
     write_run(tmp_path / "small" / "runs", name="svhn", hardware=hardware, finished="2031-05-06T07:08:09+00:00")
     (tmp_path / "small" / "runs" / "svhn" / "note.md").write_text("Half of the images.\n")
-    tuned = tmp_path / "small" / "tuning" / "methods" / "gescl.json"
-    tuned.parent.mkdir(parents=True)
-    rows = [{"settings": {"mu_s": mu_s}, "best": mu_s == 5, "validation_accuracy": 0.9} for mu_s in (5, 50)]
-    tuned.write_text(json.dumps(rows))
+    tried = [
+        TriedSetting("gescl", {"mu_s": mu_s}, [0], {}, 0.9, 0.1, [0.8], [0.1], [0.9], [[]], best=mu_s == 5)
+        for mu_s in (5, 50)
+    ]
+    write_tried(tmp_path / "small" / "tuning" / "methods" / "gescl.json", tried)
     page = results_page(tmp_path)
     assert "Half of the images." in page and "Abacus 3" in page and "2031-05-06" in page
     assert "## Settings chosen for svhn, cifar10-100, imagenet-50\n\nTried on `cifar-100` with stream.tasks=5" in page

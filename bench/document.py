@@ -105,7 +105,7 @@ def _overhead(found: dict[str, Any]) -> str:
 Time over fine-tuning's, `{found["network"]}`, batch {found["batch"]}, on a second task. GESCL's proximal step alone
 takes at most {most:.1%} of a training step. A full network under `mu_s = inf` cannot change any more: what it makes of
 the images is worked out once per task, and only the head is learned on it (the epoch has its share of that, 15 epochs
-to a task).
+per task).
 """
     return text + _table(("method", "step", "epoch of 4,500 images"), rows)
 
@@ -152,9 +152,9 @@ between the heads are now and then too small for the activations of a step.
 def _peers(found: dict[str, Any]) -> str:
     for problem in ("not_installed", "not_running"):
         if problem in found:
-            return f"## Beside Avalanche\n\n{found['peer']} could not be measured on this machine: {found[problem]}\n"
+            return f"## Compared with Avalanche\n\n{found['peer']} could not be measured on this machine: {found[problem]}\n"
     rows = [(r["method"], _times(r["faster_than_avalanche"])) for r in found["results"]]
-    text = f"""## Beside Avalanche
+    text = f"""## Compared with Avalanche
 
 Whole runs of the same method by {found["peer"]} over ours, with importance and tests of all tasks so far:
 {found["tasks"]} tasks of {found["images"]} images, {found["epochs"]} epochs, batch {found["batch"]}, `paper3`.

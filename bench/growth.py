@@ -23,8 +23,8 @@ from gescl import Gescl, Training
 from gescl.networks.cnn import build_trunk
 from gescl.networks.multihead import MultiHeadNet
 from gescl.runtime import prepare_process
-from gescl.training import Loop
-from subjects import CLASSES, SHAPE, made_lesson
+from gescl.training import learn_task
+from subjects import CLASSES, SHAPE, made_task
 from timing import arguments, ratio, write
 
 TASKS, IMAGES, BATCH, EPOCHS = 50, 128, 64, 3
@@ -41,15 +41,16 @@ class Student:
     def learn(self) -> dict[str, float]:
         """Learn one more task; what it took and what is carried now."""
         self.net.add_head(CLASSES)
-        context = made_lesson(self.net, IMAGES, BATCH)
-        started = time.process_time()
-        loop = Loop(self.net, self.strategy, context, Training(batch_size=BATCH))
-        for _ in range(EPOCHS):
-            loop.epoch()
-        trained = time.process_time()
-        self.strategy.end_task(context)
-        ended = time.process_time()
-        del context, loop
+        times = [time.process_time()]
+
+        def note() -> None:
+            times.append(time.process_time())
+
+        training = Training(batch_size=BATCH, epochs=EPOCHS)
+        for _ in learn_task(self.net, self.strategy, made_task(IMAGES), training, seed=0, before_end=note):
+            pass
+        note()
+        started, trained, ended = times
         return {
             "training_seconds": trained - started,
             "importance_seconds": ended - trained,

@@ -1,4 +1,4 @@
-"""What measuring importance costs: EWC's Fisher, MAS and GESCL's Γ, beside plain passes over the same images.
+"""What measuring importance costs: EWC's Fisher, MAS and GESCL's Γ, compared with plain passes over the same images.
 
     python bench/importance.py [--repeats 5] [--out results/bench-importance.json]
 
@@ -11,17 +11,19 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 
 from gescl import Ewc, Mas
+from gescl.batches import in_batches
 from gescl.methods.base import TaskContext
 from gescl.methods.filterwise import activation_moments
 from gescl.networks.cnn import build_trunk
 from gescl.networks.multihead import MultiHeadNet
 from gescl.runtime import prepare_process
-from gescl.streams.task import Split, Task
+from gescl.streams.task import Split
 from timing import arguments, write
 
 BATCH = 256
@@ -29,7 +31,7 @@ IMAGES = 256
 SINGLE = 50  # images for the loop over single ones
 
 
-def prepared(network: str, shape: tuple[int, int, int], images: int) -> tuple[MultiHeadNet, TaskContext]:
+def prepared(network: str, shape: tuple[int, int, int], images: int) -> tuple[MultiHeadNet, Split, TaskContext]:
     torch.manual_seed(0)
     channels = shape[0]
     net = MultiHeadNet(
@@ -37,9 +39,7 @@ def prepared(network: str, shape: tuple[int, int, int], images: int) -> tuple[Mu
     )
     net.add_head(10)
     split = Split(torch.randint(0, 256, (images, *shape), dtype=torch.uint8), torch.randint(0, 10, (images,)))
-    return net.eval(), TaskContext(
-        0, Task("t", tuple("abcdefghij"), split, split), 0, BATCH, [(0, split)], [(0, split)]
-    )
+    return net.eval(), split, TaskContext(0, "made", 0, BATCH, partial(in_batches, split, torch.device("cpu")))
 
 
 def forward(net: MultiHeadNet, split: Split) -> None:
@@ -62,15 +62,14 @@ def forward_and_backward(net: MultiHeadNet, split: Split, batch: int) -> None:
 
 def measure(network: str, shape: tuple[int, int, int], images: int, repeats: int) -> dict[str, float]:
     """Median CPU seconds per image of every pass, interleaved."""
-    net, context = prepared(network, shape, images)
-    ((_, split),) = context.train
+    net, split, context = prepared(network, shape, images)
     passes: dict[str, tuple[Callable[[], object], int]] = {
         "forward": (lambda: forward(net, split), images),
         "forward_backward": (lambda: forward_and_backward(net, split, BATCH), images),
         "single_images": (lambda: forward_and_backward(net, split[slice(SINGLE)], 1), min(SINGLE, images)),
         "ewc": (lambda: Ewc().strategy(net).end_task(context), images),
         "mas": (lambda: Mas().strategy(net).end_task(context), images),
-        "gamma": (lambda: activation_moments(net, 0, split), images),
+        "gamma": (lambda: activation_moments(net, context), images),
     }
     seconds: dict[str, list[float]] = {name: [] for name in passes}
     for repeat in range(repeats + 1):

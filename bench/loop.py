@@ -1,4 +1,4 @@
-"""Our training loop beside the loops people write: a bare one over tensors, and DataLoader, PIL and transforms.
+"""Our training loop compared with those people write: a bare one over tensors, and DataLoader with PIL.
 
     python bench/loop.py [--repeats 7] [--out results/bench-loop.json]
 

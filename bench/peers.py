@@ -20,6 +20,7 @@ from typing import IO, Any
 import torch
 
 from gescl import Learner, Task, Training
+from gescl.observers import Observer
 from gescl.runtime import prepare_process
 from gescl.streams.task import Split
 from subjects import CLASSES, made_split
@@ -66,7 +67,7 @@ def _torch() -> str:
 
 
 def ours(name: str, tasks: Tasks) -> None:
-    learner = Learner("paper3", name, training=Training(epochs=EPOCHS, batch_size=BATCH), progress=False)
+    learner = Learner("paper3", name, training=Training(epochs=EPOCHS, batch_size=BATCH), observer=Observer())
     for number, task in enumerate(tasks):
         train, test = Split(*task["train"]), Split(*task["test"])
         classes = tuple(map(str, range(CLASSES)))

@@ -1,4 +1,4 @@
-"""What GESCL's own work costs beside a training step: the prox, and the zero-freeze.
+"""What GESCL's own work costs compared with a training step: the prox, and the zero-freeze.
 
     python bench/prox.py [--repeats 7] [--out results/bench-prox.json]
 
@@ -13,11 +13,10 @@ from collections.abc import Callable
 
 import torch
 
-from gescl import Gescl, Training
+from gescl import Gescl
 from gescl.methods.gescl import GesclStrategy
 from gescl.runtime import prepare_process
-from gescl.training import Loop
-from subjects import made_lesson, made_net
+from subjects import Loop, made_net
 from timing import arguments, write
 
 TASK_IMAGES = 4500  # a CIFAR-100 task of ten classes without its validation images
@@ -29,9 +28,8 @@ def prepared(network: str, psi_min: float, important: float) -> tuple[Loop, Gesc
     strategy = Gescl(psi_min=psi_min).strategy(net)
     strategy.important = torch.rand(net.graph.size) < important
     strategy.strength = torch.rand(net.graph.size)
-    loop = Loop(net, strategy, made_lesson(net, images=64, batch=64), Training())
     strategy.after_step = lambda context: None  # type: ignore[method-assign]  # the step alone is what it is compared with
-    return loop, strategy
+    return Loop(net, strategy, images=64, batch=64), strategy
 
 
 def cpu_seconds(work: Callable[[], object], times: int) -> float:
@@ -44,11 +42,10 @@ def cpu_seconds(work: Callable[[], object], times: int) -> float:
 def measure(network: str, psi_min: float, important: float, repeats: int) -> dict[str, float]:
     """Median seconds of one step, one prox and one zero-freeze, interleaved."""
     loop, strategy = prepared(network, psi_min, important)
-    loop.epoch()  # of one step
     strategy.prox(loop.context)
     seconds: dict[str, list[float]] = {"step": [], "prox": [], "zero_freeze": []}
     for _ in range(repeats):
-        seconds["step"].append(cpu_seconds(loop.epoch, 1))
+        seconds["step"].append(cpu_seconds(loop.epoch, 1))  # an epoch is one step
         seconds["prox"].append(cpu_seconds(lambda: strategy.prox(loop.context), 3))
         seconds["zero_freeze"].append(cpu_seconds(strategy.zero_freeze, 20))
     return {name: statistics.median(values) for name, values in seconds.items()}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gescl import Learner, Task, load_recipe, load_stream
+from gescl.observers import Observer
 from gescl.runtime import hardware, prepare_process
 from gescl.store import write_json
 
@@ -20,7 +21,7 @@ TASKS = 6
 def main() -> None:
     prepare_process(1)
     recipe = load_recipe("scripts", method="gescl")
-    learner = Learner(recipe.network, recipe.method, training=recipe.training, progress=False)
+    learner = Learner(recipe.network, recipe.method, training=recipe.training, observer=Observer())
     tasks: list[Task] = []
     rows: list[dict[str, Any]] = []
     for task in load_stream("scripts", tasks=TASKS):

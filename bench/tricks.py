@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
-from gescl import runtime as process
+from gescl import Training, batches, runtime, training
 from gescl.networks.dropout import ByteDropout
-from gescl.training import Loop
+from gescl.networks.multihead import MultiHeadNet
 from loop import plain_network
 from subjects import made_split, our_loop
 from timing import Work, arguments, ratio, turns, write
@@ -33,55 +33,59 @@ def as_it_is(network: str) -> Work:
 
 def without_kept_memory(network: str) -> Work:
     """glibc gives freed memory back to the system, and faults it in again in the next step."""
-    process._keep_freed_memory = lambda: None
+    runtime._keep_freed_memory = lambda: None
     return our_loop(network, BATCH, IMAGES).epoch
 
 
 def without_channels_last(network: str) -> Work:
-    loop = our_loop(network, BATCH, IMAGES)
-    loop.net.layout = torch.contiguous_format
-    loop.net.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # torch's stubs lack this one
-    return _again(loop).epoch
+    def change(net: MultiHeadNet) -> None:
+        net.layout = torch.contiguous_format
+        net.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # torch's stubs lack this one
+
+    return our_loop(network, BATCH, IMAGES, change=change).epoch
 
 
 def with_relu_before_the_pool(network: str) -> Work:
-    loop = our_loop(network, BATCH, IMAGES)
-    trunk = loop.net.trunk
-    assert isinstance(trunk, nn.Sequential)
-    layers = list(trunk)
-    for place, (one, other) in enumerate(pairwise(list(layers))):
-        if isinstance(one, nn.MaxPool2d) and isinstance(other, nn.ReLU):
-            layers[place : place + 2] = other, one
-    loop.net.trunk = nn.Sequential(*layers)
-    return _again(loop).epoch
+    def change(net: MultiHeadNet) -> None:
+        assert isinstance(net.trunk, nn.Sequential)
+        layers = list(net.trunk)
+        for place, (one, other) in enumerate(pairwise(list(layers))):
+            if isinstance(one, nn.MaxPool2d) and isinstance(other, nn.ReLU):
+                layers[place : place + 2] = other, one
+        net.trunk = nn.Sequential(*layers)
+
+    return our_loop(network, BATCH, IMAGES, change=change).epoch
 
 
 def with_images_channels_first(network: str) -> Work:
     """Images as data sets store them, turned over batch by batch."""
-    loop = our_loop(network, BATCH, IMAGES)
-    for _, split in loop.context.train:
-        object.__setattr__(split, "images", split.images.contiguous())
-    return loop.epoch
+    batches.RESIDENT = 0
+    return our_loop(network, BATCH, IMAGES).epoch
 
 
 def with_torchs_dropout(network: str) -> Work:
-    loop = our_loop(network, BATCH, IMAGES)
-    assert isinstance(loop.net.trunk, nn.Sequential)
-    layers = [nn.Dropout(layer.p) if isinstance(layer, ByteDropout) else layer for layer in loop.net.trunk]
-    loop.net.trunk = nn.Sequential(*layers)
-    return _again(loop).epoch
+    def change(net: MultiHeadNet) -> None:
+        assert isinstance(net.trunk, nn.Sequential)
+        layers = [nn.Dropout(layer.p) if isinstance(layer, ByteDropout) else layer for layer in net.trunk]
+        net.trunk = nn.Sequential(*layers)
+
+    return our_loop(network, BATCH, IMAGES, change=change).epoch
 
 
 def with_foreach_adam(network: str) -> Work:
-    loop = our_loop(network, BATCH, IMAGES)
-    loop.optimizer = loop.context.optimizer = torch.optim.Adam(loop.net.parameters(), lr=1e-3, foreach=True)
-    return loop.epoch
+    return _with_adam(network, foreach=True)
 
 
 def with_fused_adam(network: str) -> Work:
-    loop = our_loop(network, BATCH, IMAGES)
-    loop.optimizer = loop.context.optimizer = torch.optim.Adam(loop.net.parameters(), lr=1e-3, fused=True)
-    return loop.epoch
+    return _with_adam(network, fused=True)
+
+
+def _with_adam(network: str, *, foreach: bool = False, fused: bool = False) -> Work:
+    def optimizer(training: Training, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, lr=training.lr, foreach=foreach, fused=fused)
+
+    training._optimizer = optimizer
+    return our_loop(network, BATCH, IMAGES).epoch
 
 
 def two_seeds_at_once(network: str) -> Work:
@@ -107,13 +111,8 @@ def two_seeds_at_once(network: str) -> Work:
                 parameter.grad = found[name]
             optimizer.step()
 
-    process.prepare_process(threads=1)
+    runtime.prepare_process(threads=1)
     return epoch
-
-
-def _again(loop: Loop) -> Loop:
-    """The loop set up once more, after its network was changed."""
-    return Loop(loop.net, loop.strategy, loop.context, loop.training)
 
 
 TAKEN = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ import torch
 import torch.nn.functional as F
 
 from gescl import Learner, Training, UsageError
-from gescl.batches import Batches, ByHead, shifted
+from gescl.batches import Batches, ByHead, in_batches, shifted
+from gescl.methods import TaskContext
 from gescl.methods.quadratic import mean_per_image
 from gescl.networks.cnn import build_trunk
 from gescl.networks.multihead import MultiHeadNet
@@ -34,7 +36,11 @@ def numbered(*counts: int) -> ByHead:
 
 
 def batches(splits: ByHead, size: int = 8, *, flip: bool = False, shift: int = 0) -> Batches:
-    return Batches(splits, size, torch.Generator().manual_seed(0), CPU, flip=flip, shift=shift)
+    return Batches(splits, size, CPU, flip=flip, shift=shift)
+
+
+def seed(number: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(number)
 
 
 @pytest.mark.parametrize("counts", [(20,), (7, 1, 12), (17,), (3,)])
@@ -42,8 +48,8 @@ def test_every_image_comes_once_an_epoch_with_its_head_and_label(counts: tuple[i
     splits = numbered(*counts)
     ours = batches(splits)
     orders = []
-    for _ in range(2):
-        epoch = list(ours)
+    for number in range(2):
+        epoch = list(ours.shuffled(seed(number)))
         assert len(epoch) == len(ours)
         seen = []
         for index, pieces in epoch:
@@ -73,17 +79,17 @@ def test_shift_moves_each_image_by_its_own_offset_and_fills_with_zeros() -> None
 def test_flip_mirrors_about_half_of_the_images_and_leaves_the_others() -> None:
     image = torch.arange(16, dtype=torch.uint8).view(1, 1, 4, 4)
     split = Split(image.expand(400, 1, 4, 4), torch.zeros(400, dtype=torch.long))
-    ((_, ((_, batch),)),) = batches([(0, split)], size=400, flip=True)
+    ((_, ((_, batch),)),) = batches([(0, split)], size=400, flip=True).shuffled(seed())
     mirrored = (batch.images == image.flip(3)).flatten(1).all(1)
     assert torch.equal(mirrored, ~(batch.images == image).flatten(1).all(1)) and 150 < mirrored.sum() < 250
 
 
-def test_augmentation_is_drawn_anew_every_epoch_and_by_the_run_alone() -> None:
+def test_augmentation_differs_between_epochs_and_depends_on_the_generator_alone() -> None:
     split = stripes("a").train
-    one, other = (batches([(0, split)], size=200, flip=True, shift=2) for _ in range(2))
-    first, second = list(one), list(one)
+    ours = batches([(0, split)], size=200, flip=True, shift=2)
+    first, second = list(ours.shuffled(seed(0))), list(ours.shuffled(seed(1)))
     torch.manual_seed(5)
-    again = list(other)
+    again = list(ours.shuffled(seed(0)))
     assert torch.equal(first[0][1][0][1].images, again[0][1][0][1].images)
     sums = [epoch[0][1][0][1].images.flatten(1).long().sum(1).sort().values for epoch in (first, second)]
     assert not torch.equal(sums[0], sums[1])
@@ -95,7 +101,8 @@ def test_images_that_are_not_on_the_networks_device_are_brought_there() -> None:
         net.add_head(2)
     split = stripes("a", 2).train
     assert net(split.images, 0).is_meta
-    sums = mean_per_image(net, 0, split, lambda logits, labels: F.cross_entropy(logits, labels, reduction="none"), 2)
+    context = TaskContext(0, "a", 0, 16, partial(in_batches, split, net.mean.device))
+    sums = mean_per_image(net, context, lambda logits, labels: F.cross_entropy(logits, labels, reduction="none"), 2)
     assert sums and all(tensor.is_meta for tensor in sums.values())
 
 

@@ -15,7 +15,8 @@ from torch import nn
 
 from gescl import DataError, Finetune, Frozen, Joint, Learner, Task, Training, UsageError
 from gescl.errors import UnavailableError
-from gescl.training import Epoch
+from gescl.observers import Observer
+from gescl.records import Epoch
 
 from .conftest import conv, stripes
 
@@ -28,6 +29,19 @@ def learner(method: Any = None, **options: Any) -> Learner:
 
 def weights(one: Learner) -> dict[str, torch.Tensor]:
     return one.net.state_dict()
+
+
+class Recorder(Observer):
+    """Keeps the epochs, and stops in the middle of one if told to."""
+
+    def __init__(self, stop_in: int | None = None) -> None:
+        self.epochs: list[Epoch] = []
+        self.stop_in = stop_in
+
+    def end_epoch(self, epoch: Epoch) -> None:
+        self.epochs.append(epoch)
+        if epoch.epoch == self.stop_in:
+            raise KeyboardInterrupt
 
 
 def assert_same_weights(one: Learner, other: Learner) -> None:
@@ -182,22 +196,22 @@ def test_a_task_without_test_images_has_null_accuracies() -> None:
 
 
 def test_best_weights_by_validation_loss_are_restored() -> None:
-    epochs: list[Epoch] = []
-    one = learner(on_epoch=epochs.append, training=Training(epochs=9, lr=0.05, batch_size=32, patience=9))
+    seen = Recorder()
+    one = learner(observer=seen, training=Training(epochs=11, lr=0.05, batch_size=32, patience=11))
     task = stripes("a")
     one.learn(task)
-    best = min(epochs, key=lambda epoch: epoch.val_loss)
-    assert best.best and not epochs[-1].best, "the last epoch must not be the best for this test to mean anything"
+    best = min(seen.epochs, key=lambda epoch: epoch.val_loss)
+    assert best.best and not seen.epochs[-1].best, "the last epoch must not be the best for this test to mean anything"
     assert one.evaluate(task, "val") == pytest.approx(best.val_accuracy)
 
 
 def test_the_rate_is_divided_on_a_plateau_and_training_stops_below_the_least_rate() -> None:
-    epochs: list[Epoch] = []
+    seen = Recorder()
     schedule = Training(epochs=50, lr=0.5, batch_size=32, patience=1, lr_factor=10, min_lr=0.04)
-    learner(on_epoch=epochs.append, training=schedule).learn(stripes("a"))
-    rates = [epoch.lr for epoch in epochs]
+    learner(observer=seen, training=schedule).learn(stripes("a"))
+    rates = [epoch.lr for epoch in seen.epochs]
     assert rates[0] == 0.5 and rates[-1] == pytest.approx(0.05)
-    assert len(epochs) < 50
+    assert len(rates) < 50
 
 
 def test_sgd_learns_too() -> None:
@@ -224,18 +238,13 @@ def test_a_failure_while_learning_leaves_the_learner_as_it_was() -> None:
     one = learner()
     one.learn(stripes("a"))
     before = {name: tensor.clone() for name, tensor in weights(one).items()}
-
-    def interrupt(epoch: Epoch) -> None:
-        if epoch.epoch == 2:
-            raise KeyboardInterrupt
-
-    one.on_epoch = interrupt
+    one.observer = Recorder(stop_in=2)
     with pytest.raises(KeyboardInterrupt):
         one.learn(stripes("b", seed=1))
     assert one.tasks == ["a"]
     assert weights(one).keys() == before.keys()
     assert all(torch.equal(tensor, weights(one)[name]) for name, tensor in before.items())
-    one.on_epoch = None
+    one.observer = Observer()
     one.learn(stripes("b", seed=1))
     undisturbed = learner()
     undisturbed.learn(stripes("a"))
@@ -265,7 +274,7 @@ def test_a_failure_leaves_every_tasks_batch_norm_statistics_and_gates_as_they_we
         raise KeyboardInterrupt
 
     if moment == "in training":
-        one.on_epoch = fail
+        one.observer = Recorder(stop_in=1)
     else:
         monkeypatch.setattr("gescl.learner.fit_temperature", fail)  # the last thing that is done
     with pytest.raises(KeyboardInterrupt):
@@ -275,15 +284,12 @@ def test_a_failure_leaves_every_tasks_batch_norm_statistics_and_gates_as_they_we
 
 
 def test_a_first_task_that_failed_leaves_no_trace() -> None:
-    def fail(epoch: Epoch) -> None:
-        raise KeyboardInterrupt
-
     trunk = with_norm()
     one, undisturbed = (Learner(copy.deepcopy(trunk), "hat", training=FAST) for _ in range(2))
-    one.on_epoch = fail
+    one.observer = Recorder(stop_in=1)
     with pytest.raises(KeyboardInterrupt):
         one.learn(stripes("failed", seed=3, shape=(3, 12, 12)))
-    one.on_epoch = None
+    one.observer = Observer()
     for each in (one, undisturbed):
         each.learn(stripes("a"))
     assert_same_weights(one, undisturbed)

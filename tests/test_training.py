@@ -9,10 +9,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gescl import Learner, Task, Training, UsageError
-from gescl.methods import METHODS, Method, Strategy, TaskContext
+from gescl.methods import METHODS, Finetune, Method, Strategy, TaskContext
 from gescl.networks.cnn import build_trunk
 from gescl.networks.multihead import MultiHeadNet
-from gescl.training import Loop
+from gescl.training import learn_task
 
 from .conftest import stripes
 
@@ -35,20 +35,20 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
 
 
 def waits(method: str, tasks: list[Task], batch_size: int) -> dict[str, int]:
-    """Waits in an epoch of the second task."""
+    """Waits in an epoch of the second task, with its validation."""
     net = MultiHeadNet(build_trunk("small", tasks[0].shape), tasks[0].shape, torch.zeros(3), torch.ones(3))
     strategy = METHODS[method]().strategy(net)
     # SGD, because Adam reads its own step counters, which are on the CPU whatever the device.
-    training = Training(optimizer="sgd", batch_size=batch_size, flip=True, shift=1)
+    training = Training(optimizer="sgd", batch_size=batch_size, flip=True, shift=1, epochs=2)
     count: dict[str, int] = {}
     for index, task in enumerate(tasks):
         net.add_head(len(task.classes))
-        context = TaskContext(index, task, 0, batch_size, [(index, task.train)], [(index, task.val)])
-        loop = Loop(net, strategy, context, training)
+        epochs = learn_task(net, strategy, task, training, seed=0, earlier=tasks[:index])
+        next(epochs)  # with it the task begins
         with Waits() as found:
-            loop.epoch()
+            next(epochs)
         count = found.count
-        strategy.end_task(context)
+        assert list(epochs) == [], "the task is ended"
     return count
 
 
@@ -57,15 +57,14 @@ def test_no_step_waits_for_the_device(method: str) -> None:
     tasks = [stripes("a", 2, shape=(3, 8, 8)), stripes("b", 2, shape=(3, 8, 8), seed=1)]
     few, many = waits(method, tasks, 72), waits(method, tasks, 12)
     assert few == many, f"2 and 12 steps: {few}, {many}"
-    assert few.get("_local_scalar_dense", 0) <= 1, "the mean loss, once an epoch"
+    assert few.get("_local_scalar_dense", 0) <= 3, "per epoch the mean loss, and both numbers of the validation"
 
 
 def test_no_gradient_outlives_an_epoch() -> None:
     task = stripes("a", 2, shape=(3, 8, 8))
     net = MultiHeadNet(build_trunk("small", task.shape), task.shape, torch.zeros(3), torch.ones(3))
     net.add_head(2)
-    context = TaskContext(0, task, 0, 12, [(0, task.train)], [(0, task.val)])
-    Loop(net, METHODS["finetune"]().strategy(net), context, Training()).epoch()
+    next(learn_task(net, Finetune().strategy(net), task, Training(batch_size=12), seed=0))
     assert all(parameter.grad is None for parameter in net.parameters())
 
 
@@ -91,14 +90,12 @@ def test_progress_goes_to_one_also_where_an_epoch_is_a_single_batch(
         def begin_step(self, context: TaskContext, progress: float) -> None:
             seen.append(progress)
 
-    context = TaskContext(0, task, 0, batch_size, [(0, task.train)], [(0, task.val)])
-    loop = Loop(net, Watching(METHODS["finetune"](), net), context, Training(epochs=epochs))
-    for _ in range(epochs):
-        loop.epoch()
+    training = Training(epochs=epochs, batch_size=batch_size, patience=epochs)
+    assert len(list(learn_task(net, Watching(Finetune(), net), task, training, seed=0))) == epochs
     assert seen == expected
 
 
 def test_a_shift_out_of_the_picture_is_refused() -> None:
-    learner = Learner("small", "finetune", training=Training(epochs=1, shift=8), progress=False)
+    learner = Learner("small", "finetune", training=Training(epochs=1, shift=8))
     with pytest.raises(UsageError, match=r"training\.shift = 8 would move images of 8×8 pixels out of sight"):
         learner.learn(stripes("a", 2, shape=(3, 8, 8)))

@@ -152,7 +152,8 @@ between the heads are now and then too small for the activations of a step.
 def _peers(found: dict[str, Any]) -> str:
     for problem in ("not_installed", "not_running"):
         if problem in found:
-            return f"## Compared with Avalanche\n\n{found['peer']} could not be measured on this machine: {found[problem]}\n"
+            why = f"{found['peer']} could not be measured on this machine: {found[problem]}"
+            return f"## Compared with Avalanche\n\n{why}\n"
     rows = [(r["method"], _times(r["faster_than_avalanche"])) for r in found["results"]]
     text = f"""## Compared with Avalanche
 

@@ -25,6 +25,18 @@ def kkt_residual(x: Vector, v: Vector, a: float, b: float) -> float:
     return float(np.linalg.norm(np.where(x != 0, on_support, off_support))) / scale
 
 
+def kkt_residual_in_metric(x: Vector, v: Vector, metric: Vector, a: float, b: float) -> float:
+    """The same for ½(x−v)ᵀD(x−v) + a‖x‖₂ + b‖x‖₁², relative to ‖Dv‖₂ and what 2b‖x‖₁ adds to it."""
+    pull = metric * v
+    if not x.any():
+        return max(0.0, float(np.linalg.norm(pull)) - a) / max(float(np.linalg.norm(pull)), 1e-30)
+    tau = 2 * b * np.sum(np.abs(x))
+    scale = float(np.linalg.norm(pull)) + 2 * b * np.sum(np.abs(v))
+    on_support = metric * (x - v) + a * x / np.linalg.norm(x) + tau * np.sign(x)
+    off_support = np.maximum(np.abs(pull) - tau, 0)
+    return float(np.linalg.norm(np.where(x != 0, on_support, off_support))) / scale
+
+
 def block_soft_threshold(v: Vector, a: float) -> Vector:
     """b = 0: the whole filter is shortened by a."""
     norm = float(np.linalg.norm(v))

@@ -24,9 +24,10 @@ def test_folders_become_tasks_classes_and_splits(tmp_path: Path) -> None:
         gears(tmp_path / name)
     stream = folder_stream(tmp_path)
     assert stream.names == ("week 1", "week 2", "week 10")
-    assert stream.sources[0].classes == ("bevel", "worm")
     task = stream[1]
-    assert task.name == "week 2" and task.shape == (3, 32, 32) and task.skipped == ()
+    assert (
+        task.name == "week 2" and task.classes == ("bevel", "worm") and task.shape == (3, 32, 32) and task.skipped == ()
+    )
     assert task.test is not None
     assert [torch.bincount(split.labels).tolist() for split in (task.train, task.val, task.test)] == [
         [4, 4],

@@ -39,12 +39,13 @@ def masters(characters: str) -> dict[str, list[Image.Image]]:
 def test_there_are_twelve_writing_systems_of_ten_characters() -> None:
     stream = load_stream("scripts")
     assert len(stream) == 12 and stream.names[0] == "digits"
-    for source in stream.sources:
-        assert len(source.classes) == len(set(source.classes)) == 10
+    for characters in SCRIPTS.values():
+        assert len(characters) == len(set(characters)) == 10
 
 
 def test_a_task_has_100_training_and_50_test_images_per_class() -> None:
     task = load_stream("scripts").task("hebrew")
+    assert task.classes == tuple(SCRIPTS["hebrew"])
     assert task.shape == (1, 28, 28) and task.train.images.dtype == torch.uint8
     assert torch.bincount(task.train.labels).tolist() == [90] * 10
     assert torch.bincount(task.val.labels).tolist() == [10] * 10

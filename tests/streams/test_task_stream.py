@@ -43,7 +43,7 @@ class Counted:
 
     def __init__(self, *names: str) -> None:
         self.loads: list[str] = []
-        self.stream = TaskStream("gears", [TaskSource(name, CLASSES, self.loader(name)) for name in names])
+        self.stream = TaskStream("gears", [TaskSource(name, self.loader(name)) for name in names])
 
     def loader(self, name: str) -> Callable[[], Task]:
         def load() -> Task:

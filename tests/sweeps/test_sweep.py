@@ -107,7 +107,7 @@ def test_wrong_test_labels_change_nothing_in_the_choice(tmp_path: Path, monkeypa
         def wrong(task: Task) -> TaskSource:
             assert task.test is not None
             swapped = replace(task, test=Split(task.test.images, 1 - task.test.labels))
-            return TaskSource(task.name, task.classes, lambda: swapped)
+            return TaskSource(task.name, lambda: swapped)
 
         stream = load(experiment)
         return TaskStream(stream.name, [wrong(task) for task in stream])

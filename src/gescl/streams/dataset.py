@@ -53,16 +53,13 @@ class DataSet:
         """One task per `size` consecutive classes, named by `name(classes)`."""
         groups = [range(start, start + size) for start in range(0, len(self.classes), size)]
         return [
-            TaskSource(name(group), self._names(group), partial(self._task, name(group), group, val_fraction, seed))
-            for group in groups
+            TaskSource(name(group), partial(self._task, name(group), group, val_fraction, seed)) for group in groups
         ]
-
-    def _names(self, group: range) -> tuple[str, ...]:
-        return self.classes[group.start : group.stop]
 
     def _task(self, name: str, group: range, val_fraction: float, seed: int) -> Task:
         train, test = (self._slice(split, group) for split in SPLITS)
-        return Task.from_arrays(name, *train, *test, classes=self._names(group), val_fraction=val_fraction, seed=seed)
+        classes = self.classes[group.start : group.stop]
+        return Task.from_arrays(name, *train, *test, classes=classes, val_fraction=val_fraction, seed=seed)
 
     def _slice(self, split: str, group: range) -> tuple[Pixels, Labels]:
         starts = self.arrays[f"{split}_starts"]

@@ -21,16 +21,12 @@ class DigitsOptions(StreamOptions):
 
 def digits_stream(options: DigitsOptions, seed: int, data: Path | None = None) -> TaskStream:
     """Tasks "0-1", "2-3", … "8-9"; `seed` draws the validation split. `data` is not used: scikit-learn ships it."""
-    sources = [TaskSource(_name(pair), _classes(pair), partial(_load, pair, options, seed)) for pair in PAIRS]
+    sources = [TaskSource(_name(pair), partial(_load, pair, options, seed)) for pair in PAIRS]
     return TaskStream("digits", sources).first(options.tasks)
 
 
 def _name(pair: tuple[int, int]) -> str:
     return "{}-{}".format(*pair)
-
-
-def _classes(pair: tuple[int, int]) -> tuple[str, ...]:
-    return tuple(map(str, pair))
 
 
 def _load(pair: tuple[int, int], options: DigitsOptions, seed: int) -> Task:
@@ -43,5 +39,5 @@ def _load(pair: tuple[int, int], options: DigitsOptions, seed: int) -> Task:
     test, train = stratified_split(labels, TEST_FRACTION, TEST_SEED, _name(pair), purpose="test split")
     return Task.from_arrays(
         _name(pair), images[train], labels[train], images[test], labels[test],
-        classes=_classes(pair), val_fraction=options.val_fraction, seed=seed,
+        classes=[str(digit) for digit in pair], val_fraction=options.val_fraction, seed=seed,
     )  # fmt: skip

@@ -118,7 +118,9 @@ class _Reader:
         names = subfolders(root, "one folder per task, as in TASK/train/CLASS/*")
         if "train" in names and not (root / "train" / "train").is_dir():
             raise DataError(f"{root} is the folder of one task; give the folder that contains it")
-        sources = [TaskSource(name, self.classes(root / name), partial(self.task, root / name, name)) for name in names]
+        for name in names:
+            self.classes(root / name)
+        sources = [TaskSource(name, partial(self.task, root / name, name)) for name in names]
         return TaskStream(root.resolve().name, sources)
 
     def classes(self, root: Path) -> tuple[str, ...]:

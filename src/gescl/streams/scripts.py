@@ -93,7 +93,7 @@ class ScriptsOptions(StreamOptions):
 
 def scripts_stream(options: ScriptsOptions, seed: int, data: Path | None = None) -> TaskStream:
     """One task per writing system; `seed` draws the validation split. `data` is not used: there are no files."""
-    sources = [TaskSource(name, tuple(SCRIPTS[name]), partial(_load, name, options, seed)) for name in SCRIPTS]
+    sources = [TaskSource(name, partial(_load, name, options, seed)) for name in SCRIPTS]
     return TaskStream("scripts", sources).first(options.tasks)
 
 

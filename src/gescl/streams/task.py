@@ -104,7 +104,6 @@ class TaskSource:
     """A task that has not been loaded yet."""
 
     name: str
-    classes: tuple[str, ...]
     load: Callable[[], Task]
 
 

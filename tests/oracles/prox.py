@@ -31,7 +31,7 @@ def kkt_residual_in_metric(x: Vector, v: Vector, metric: Vector, a: float, b: fl
     if not x.any():
         return max(0.0, float(np.linalg.norm(pull)) - a) / max(float(np.linalg.norm(pull)), 1e-30)
     tau = 2 * b * np.sum(np.abs(x))
-    scale = float(np.linalg.norm(pull)) + 2 * b * np.sum(np.abs(v))
+    scale = float(np.linalg.norm(pull) + 2 * b * np.sum(np.abs(v)))
     on_support = metric * (x - v) + a * x / np.linalg.norm(x) + tau * np.sign(x)
     off_support = np.maximum(np.abs(pull) - tau, 0)
     return float(np.linalg.norm(np.where(x != 0, on_support, off_support))) / scale

@@ -1,20 +1,274 @@
-"""The loop itself: what it asks of the device."""
+"""How a task is learned: against a loop written by hand, by its schedule, and by what it asks of the device."""
 
 from __future__ import annotations
 
+import copy
+import math
+from collections.abc import Callable
+from itertools import groupby
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gescl import Learner, Task, Training, UsageError
-from gescl.methods import METHODS, Finetune, Method, Strategy, TaskContext
+from gescl import DataError, Frozen, Joint, Learner, Task, Training, UsageError, training
+from gescl.methods import METHODS, Batch, Finetune, Method, Strategy, TaskContext
 from gescl.networks.cnn import build_trunk
 from gescl.networks.multihead import MultiHeadNet
-from gescl.training import learn_task
+from gescl.records import Epoch
+from gescl.streams.task import Split
+from gescl.training import learn_task, validate
 
 from .conftest import stripes
+from .oracles import training as oracle
+
+MEAN, STD = (120.0, 130.0, 125.0), (60.0, 70.0, 65.0)
+SHAPE = (3, 16, 16)
+
+
+def made_task(name: str, seed: int = 1, train: int = 33, val: int = 14) -> Task:
+    """Colours in noise, a third of the labels wrong: validation is best somewhere in the middle of training."""
+    draw = torch.Generator().manual_seed(seed)
+    colours = torch.randn(3, 3, 1, 1, generator=draw)
+
+    def split(count: int) -> Split:
+        labels = torch.randint(0, 3, (count,), generator=draw)
+        pixels = 128 + 50 * (colours[labels] + torch.randn(count, *SHAPE, generator=draw))
+        wrong = torch.rand(count, generator=draw) < 0.35
+        return Split(pixels.clamp(0, 255).to(torch.uint8), torch.where(wrong, (labels + 1) % 3, labels))
+
+    return Task(name, ("a", "b", "c"), split(train), split(val))
+
+
+def made_trunk(kind: str) -> nn.Module:
+    torch.manual_seed(0)
+    # A bias before batch-norm has a gradient of zero: Adam would make a step out of its rounding errors.
+    conv, relu = nn.Conv2d(3, 6, 3, stride=2, bias=kind != "batch-norm"), nn.ReLU()
+    flat = nn.Sequential(nn.AvgPool2d(2), nn.Flatten())
+    if kind == "batch-norm":
+        return nn.Sequential(conv, nn.BatchNorm2d(6), relu, flat)
+    if kind == "dropout":
+        return nn.Sequential(conv, relu, flat, nn.Dropout(0.4), nn.Linear(54, 12), nn.ReLU(), nn.Dropout(0.2))
+    return nn.Sequential(conv, relu, flat)
+
+
+def made_net(kind: str = "plain", heads: int = 1) -> MultiHeadNet:
+    net = MultiHeadNet(made_trunk(kind), SHAPE, torch.tensor(MEAN), torch.tensor(STD))
+    for _ in range(heads):
+        net.add_head(3)
+    return net
+
+
+class Pair:
+    """A network for `learn_task`, and the same one for the oracle."""
+
+    def __init__(self, kind: str, method: Method, seed: int = 3) -> None:
+        self.net, self.trunk, self.seed = made_net(kind, heads=0), made_trunk(kind), seed
+        self.heads: list[nn.Linear] = []
+        self.strategy: Strategy[Any] = method.strategy(self.net)
+
+    def learn(
+        self,
+        *tasks: Task,
+        fixed_trunk: bool = False,
+        penalty: Callable[[Tensor], Tensor] | None = None,
+        **settings: Any,
+    ) -> list[Epoch]:
+        """Both learn the last of the tasks, shown together with the others, and must agree in everything."""
+        index, earlier = len(self.heads), tasks[:-1]
+        self.heads.append(copy.deepcopy(self.net.add_head(3)))
+        how = Training(**settings)
+        epochs = list(learn_task(self.net, self.strategy, tasks[-1], how, seed=self.seed, earlier=earlier))
+        parts = [
+            oracle.Part(head, *(oracle.Images(s.images.numpy(), s.labels.tolist()) for s in (task.train, task.val)))
+            for head, task in zip(self.heads[-len(tasks) :], tasks, strict=True)
+        ]
+        expected = oracle.learn(
+            self.trunk,
+            parts,
+            oracle.Settings(**{key: value for key, value in settings.items() if key != "feature_cache_mb"}),
+            mean=MEAN,
+            std=STD,
+            seed=self.seed,
+            index=index,
+            fixed_trunk=fixed_trunk,
+            penalty=penalty,
+        )
+        assert [(e.epoch, e.best) for e in epochs] == [(row.epoch, row.best) for row in expected]
+        for name in ("lr", "loss", "val_loss", "val_accuracy"):
+            found, wanted = [getattr(e, name) for e in epochs], [getattr(row, name) for row in expected]
+            assert found == pytest.approx(wanted, rel=1e-4), name
+        for ours, theirs in ((self.net.trunk, self.trunk), (self.net.heads, nn.ModuleList(self.heads))):
+            torch.testing.assert_close(
+                dict(ours.state_dict()), dict(theirs.state_dict()), rtol=1e-4, atol=1e-5, check_stride=False
+            )
+        assert not self.net.training, "a learned network is in eval mode"
+        assert {(e.task, e.index) for e in epochs} == {(tasks[-1].name, index)}
+        assert {e.images for e in epochs} == {sum(len(task.train) for task in tasks)}
+        assert all(e.images_per_second == e.images / e.seconds for e in epochs)
+        return epochs
+
+
+RATES = {"adam": 0.03, "sgd": 0.1}
+AUGMENTED: dict[str, Any] = {"flip": True, "shift": 3}
+
+
+@pytest.mark.parametrize("schedule", ["plateau", "cosine"])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("kind", ["plain", "batch-norm", "dropout"])
+def test_a_task_is_learned_as_by_a_loop_written_by_hand(kind: str, optimizer: str, schedule: str) -> None:
+    augmented: dict[str, Any] = AUGMENTED if (optimizer == "sgd") == (schedule == "plateau") else {}
+    settings: dict[str, Any] = {
+        "optimizer": optimizer,
+        "lr": RATES[optimizer],
+        "schedule": schedule,
+        "patience": 2,
+        **augmented,
+    }
+    epochs = Pair(kind, Finetune()).learn(made_task("a"), batch_size=16, epochs=7, **settings)
+    assert len(epochs) == 7, "33 images in batches of 16: the last one is of 17"
+
+
+def test_the_best_epochs_weights_and_batch_norm_statistics_are_restored() -> None:
+    epochs = Pair("batch-norm", Finetune()).learn(made_task("a"), optimizer="sgd", lr=0.1, batch_size=16, epochs=7)
+    assert epochs[2].best and not epochs[-1].best, "the test means nothing otherwise"
+
+
+@pytest.mark.parametrize("augmentation", [{"flip": True}, {"shift": 1}, {"shift": 5}])
+def test_flip_and_shift_work_alone_and_only_in_training(augmentation: dict[str, Any]) -> None:
+    Pair("plain", Finetune()).learn(made_task("a"), lr=0.02, batch_size=7, epochs=3, **augmentation)
+
+
+def test_a_plateau_cuts_the_rate_again_and_again_and_ends_the_task_below_the_least_rate() -> None:
+    settings: dict[str, Any] = {
+        "lr": 0.1,
+        "lr_factor": 4.0,
+        "min_lr": 1e-3,
+        "patience": 2,
+        "batch_size": 11,
+        "epochs": 40,
+    }
+    epochs = Pair("batch-norm", Finetune()).learn(made_task("a"), **settings)
+    runs = [len(list(same)) for _, same in groupby(epoch.lr for epoch in epochs)]
+    assert len(runs) == 4 and min(runs) >= 2 and len(epochs) < 40, f"epochs per rate: {runs}"
+
+
+@pytest.mark.parametrize("kind", ["batch-norm", "dropout"])
+def test_a_second_task_goes_on_from_the_first_with_a_schedule_and_draws_of_its_own(kind: str) -> None:
+    pair = Pair(kind, Finetune())
+    for task in (made_task("a"), made_task("b", 2, train=24)):
+        epochs = pair.learn(task, lr=0.02, schedule="cosine", batch_size=16, epochs=4)
+        assert epochs[0].lr == 0.02
+
+
+def test_another_seed_is_another_order() -> None:
+    orders = [Pair("plain", Finetune(), seed).learn(made_task("a"), lr=0.02, batch_size=8, epochs=1) for seed in (0, 1)]
+    assert orders[0][0].loss != orders[1][0].loss
+
+
+def test_tasks_shown_together_are_learned_each_with_its_own_head() -> None:
+    pair = Pair("batch-norm", Joint())
+    tasks = made_task("a"), made_task("b", 2, train=20, val=9)
+    pair.learn(tasks[0], lr=0.02, batch_size=16, epochs=2)
+    pair.learn(*tasks, lr=0.02, batch_size=13, epochs=4, **AUGMENTED)
+
+
+@pytest.mark.parametrize("options", [{}, {"feature_cache_mb": 0}, {"flip": True}, {"shift": 2}])
+def test_a_fixed_trunk_learns_the_same_whether_its_features_are_kept_or_not(options: dict[str, Any]) -> None:
+    pair = Pair("dropout", Frozen())
+    pair.learn(made_task("a"), lr=0.02, batch_size=16, epochs=2)
+    passes: list[int] = []
+    pair.net.trunk.get_submodule("0").register_forward_hook(lambda *_: passes.append(1))
+    pair.learn(made_task("b", 2), fixed_trunk=True, lr=0.02, batch_size=16, epochs=4, **options)
+    assert (len(passes) < 4) == (not options), "only features that do not change are kept"
+
+
+def test_a_penalty_is_trained_on_and_is_not_part_of_the_loss_that_is_reported() -> None:
+    def penalty(features: Tensor) -> Tensor:
+        return 0.3 * features.square().mean()
+
+    class Penalised(Strategy[Method]):
+        def penalty(self, context: TaskContext, batch: Batch) -> Tensor:
+            return penalty(batch.features)
+
+    pair = Pair("plain", Finetune())
+    pair.strategy = Penalised(Finetune(), pair.net)
+    pair.learn(made_task("a"), penalty=penalty, lr=0.02, batch_size=16, epochs=3)
+
+
+def rates(monkeypatch: pytest.MonkeyPatch, val_losses: list[float], **settings: Any) -> list[float]:
+    """The rate of each epoch, if validation came to these losses."""
+    losses = iter(val_losses)
+    monkeypatch.setattr(training, "validate", lambda *_, **__: (next(losses), 0.5))
+    how = Training(**{"lr": 1.0, "lr_factor": 10, "min_lr": 5e-3, "patience": 2, "epochs": len(val_losses), **settings})
+    net = made_net()
+    epochs = learn_task(net, Finetune().strategy(net), made_task("a", train=4), how, seed=0)
+    return [epoch.lr for epoch in epochs]
+
+
+@pytest.mark.parametrize(
+    ("val_losses", "settings", "expected"),
+    [
+        # Two epochs that are not better: a cut, and the count begins again. An epoch as good as the best is not better.
+        ([5, 6, 5, 6, 6, 4, 6, 6, 1, 1], {}, [1, 1, 1, 0.1, 0.1, 0.01, 0.01, 0.01]),
+        ([5, 6, 4, 6, 3, 6, 6, 6], {}, [1, 1, 1, 1, 1, 1, 1, 0.1]),
+        ([5, 6, 6, 6], {"patience": 1}, [1, 1, 0.1, 0.01]),
+        ([5, 6, 6, 6], {"patience": 3}, [1, 1, 1, 1]),
+        ([5, 5 - 1e-7, 5 - 2e-7, 5 - 3e-7], {"patience": 1}, [1, 1, 1, 1]),
+        # A task ends below the least rate, not at it, whatever dividing rounds to.
+        ([5] * 9, {"lr": 0.03, "lr_factor": 3, "min_lr": 0.01, "patience": 1}, [0.03, 0.03, 0.01]),
+        ([5] * 9, {"lr": 4e-9, "lr_factor": 2, "min_lr": 1.5e-9, "patience": 1}, [4e-9, 4e-9, 2e-9]),
+        # A cosine asks neither for validation nor for the least rate.
+        ([5] * 4, {"schedule": "cosine", "min_lr": 0.9}, [1, (2 + math.sqrt(2)) / 4, 0.5, (2 - math.sqrt(2)) / 4]),
+        ([5], {"schedule": "cosine"}, [1]),
+    ],
+)  # fmt: skip
+def test_rates_follow_the_schedule(
+    val_losses: list[float], settings: dict[str, Any], expected: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert rates(monkeypatch, val_losses, **settings) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("val_loss", [math.nan, math.inf])
+def test_a_validation_loss_that_is_no_number_is_an_error(val_loss: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        DataError, match=r"'a': the loss is no longer a finite number in epoch 2; a smaller .* than 0\.1 "
+    ):
+        rates(monkeypatch, [1.0, val_loss], lr=0.1)
+
+
+def test_a_training_loss_that_is_no_number_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match="no longer a finite number in epoch 2; a smaller learning rate than 1e\\+30 "):
+        rates(monkeypatch, [1.0] * 9, lr=1e30, optimizer="sgd", patience=9)
+
+
+def test_validation_weighs_every_image_alike_in_eval_mode_whatever_the_batches() -> None:
+    net = made_net("dropout", heads=2).train()
+    splits = [(0, made_task("a", val=10).val), (1, made_task("b", 2, val=3).val)]
+    found = [validate(net, splits, batch_size=size) for size in (1, 4, 1024)]
+    assert not net.training
+    losses, right = [], []
+    for head, split in splits:
+        for image, label in zip(split.images, split.labels.tolist(), strict=True):
+            scores = net(image[None], head).detach().log_softmax(1)[0]
+            losses.append(-float(scores[label]))
+            right.append(int(scores.argmax()) == label)
+    for each in found:
+        assert each == pytest.approx((sum(losses) / 13, sum(right) / 13), rel=1e-5)
+
+
+def test_epochs_are_trained_when_they_are_asked_for() -> None:
+    net = made_net()
+    epochs = learn_task(net, Finetune().strategy(net), made_task("a"), Training(epochs=3), seed=0)
+    before = copy.deepcopy(net.state_dict())
+    for _ in range(3):
+        assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
+        next(epochs)
+        before = copy.deepcopy(net.state_dict())
+    assert list(epochs) == []
+
 
 # What makes Python wait for a GPU: a number read back, or a result whose size only the device knows.
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal", "is_nonzero")
@@ -95,7 +349,9 @@ def test_progress_goes_to_one_also_where_an_epoch_is_a_single_batch(
     assert seen == expected
 
 
-def test_a_shift_out_of_the_picture_is_refused() -> None:
-    learner = Learner("small", "finetune", training=Training(epochs=1, shift=8))
-    with pytest.raises(UsageError, match=r"training\.shift = 8 would move images of 8×8 pixels out of sight"):
-        learner.learn(stripes("a", 2, shape=(3, 8, 8)))
+@pytest.mark.parametrize("shape", [(3, 8, 10), (3, 10, 8)])
+def test_a_shift_out_of_the_picture_is_refused(shape: tuple[int, int, int]) -> None:
+    task, size = stripes("a", 2, shape=shape), f"{shape[1]}×{shape[2]}"
+    with pytest.raises(UsageError, match=rf"training\.shift = 8 would move images of {size} pixels out of sight"):
+        Learner("small", "finetune", training=Training(epochs=1, shift=8)).learn(task)
+    Learner("small", "finetune", training=Training(epochs=1, shift=7)).learn(task)

@@ -142,7 +142,7 @@ def learn_task(
                     batches.images, seconds, batches.images / seconds)  # fmt: skip
         if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
             scheduler.step(val_loss)
-            if context.lr < training.min_lr:
+            if context.lr < training.min_lr * (1 - 1e-9):  # dividing may round a rate that is the least one down
                 break
         else:
             scheduler.step()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gescl import Learner
+from gescl import Learner, load_recipe
 
 QUICK = ["--set", "training.epochs=1", "--set", "stream.tasks=2", "--threads", "1"]
 
@@ -45,6 +45,19 @@ def test_run_writes_a_result_and_says_where(tmp_path: Path) -> None:
         folder = Path("runs/digits/finetune") / f"seed-{seed}"
         assert (tmp_path / folder / "result.json").is_file()
         assert f"written to {folder}" in done.stdout
+
+
+def test_a_method_named_by_a_setting_is_the_same_run(tmp_path: Path) -> None:
+    small = ("--set", "training.epochs=1", "--set", "stream.tasks=1", "--threads", "1")
+    first = gescl("run", "digits", "--set", "method.name=ewc", *small, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    (result,) = tmp_path.rglob("result.json")
+    assert result == tmp_path / "runs/digits/ewc/seed-0/result.json"
+    written = result.stat().st_mtime_ns
+    again = gescl("run", "digits", "--method", "ewc", *small, cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert result.stat().st_mtime_ns == written, "a finished run is not run again"
+    assert load_recipe(result.with_name("recipe.toml")).method == load_recipe("digits", method="ewc").method
 
 
 def test_a_sweep_without_a_grid_runs_every_method_as_the_recipe_has_it(tmp_path: Path) -> None:
@@ -92,6 +105,7 @@ def test_a_broken_image_stops_a_run_by_name_or_is_left_out_and_listed(tmp_path: 
         (["run", "digits", "--set", "training.epochs=-1"], 2, "training.epochs must be > 0, got -1"),
         (["run", "digits", "--set", "stream.name=digit"], 2, "unknown stream 'digit'"),
         (["run", "digits", "--set", "training.epoks=1"], 2, "did you mean 'epochs'"),
+        (["run", "digits", "--set", "network=papr3"], 2, "unknown network 'papr3'; did you mean 'paper3'"),
         (["run", "digits", "--device", "abacus"], 2, "unknown device 'abacus'"),
         (["run", "digits", "--seed", "x"], 2, "Invalid value for '--seed'"),
         (["fly"], 2, "No such command"),
@@ -139,5 +153,5 @@ def test_an_interrupted_run_says_so_and_goes_on_later(tmp_path: Path) -> None:
     run.send_signal(signal.SIGINT)
     _, errors = run.communicate(timeout=60)
     assert run.returncode == 130
-    assert errors.splitlines()[-1] == "interrupted; what was finished is kept" and "Traceback" not in errors
+    assert errors.splitlines()[-1] == "interrupted; everything finished is kept" and "Traceback" not in errors
     assert Learner.load(model).tasks

@@ -113,7 +113,7 @@ def test_an_onnx_file_says_of_image_bytes_what_the_learner_says(tmp_path: Path, 
 
 def test_without_the_extra_the_error_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "onnx", None)
-    with pytest.raises(UsageError, match=r"pip install 'gescl\[onnx\]'"):
+    with pytest.raises(UsageError, match=r"pip install '\.\[onnx\]'"):
         export_onnx(learned("small"), "a", tmp_path / "a.onnx")
 
 

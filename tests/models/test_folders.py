@@ -12,6 +12,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -89,7 +91,7 @@ def photos(made: Path, tmp_path: Path) -> Path:
 def test_a_model_learns_predicts_and_says_what_is_in_it(gescl: Gescl, photos: Path) -> None:
     code, out, err = gescl("learn", "model.gescl", "gears", "--epochs", "3", "--threads", "1")
     assert code == 0, err
-    for words in ("2 classes learned from", "accuracy on its validation images", "moved by", "filters left for later"):
+    for words in ("2 classes learned from", "accuracy on its validation images", "moved by", "filters free for later"):
         assert words in out
     assert Learner.load("model.gescl").tasks == ["bolts", "gears"]
     assert Learner.load(backup_of(Path("model.gescl"))).tasks == ["bolts"]
@@ -126,7 +128,9 @@ def test_a_model_learns_predicts_and_says_what_is_in_it(gescl: Gescl, photos: Pa
 def test_a_dry_run_saves_nothing(gescl: Gescl, photos: Path) -> None:
     before = Path("model.gescl").read_bytes()
     code, out, err = gescl("learn", "model.gescl", "gears", "--epochs", "1", "--dry-run")
-    assert code == 0 and "nothing was saved" in out and "accuracy on its validation images" in out, err
+    assert code == 0 and "not saved: model.gescl is unchanged" in out and "accuracy on its validation images" in out, (
+        err
+    )
     assert Path("model.gescl").read_bytes() == before and not backup_of(Path("model.gescl")).exists()
     assert gescl("learn", "new.gescl", "gears", *NEW, "--dry-run")[0] == 0
     assert not Path("new.gescl").exists()
@@ -168,9 +172,9 @@ def test_mistakes_are_named_and_change_nothing(gescl: Gescl, photos: Path) -> No
         (("learn", "model.gescl", "gears", "--set", "method.mu_s=7"), "method's settings cannot be changed"),
         (("learn", "model.gescl", "gears", "--images", "grey"), "images cannot be changed; it has colour"),
         (("learn", "model.gescl", "gears", "--set", "training.epoks=7"), "did you mean 'epochs'"),
-        (("learn", "model.gescl", "gears", "--set", "network=ags6"), "unknown key 'network'"),
+        (("learn", "model.gescl", "gears", "--set", "network=ags6"), "set method.KEY or training.KEY"),
         (("learn", "gears", "model.gescl"), "gears is a folder; the model file comes first"),
-        (("learn", "new.gescl", "gears", "--method", "joint"), "take another method"),
+        (("learn", "new.gescl", "gears", "--method", "joint"), "use another method"),
         (("learn", "new.gescl", "gears", "--image-size", "5000"), "between 1 and 1024"),
         (("learn", "new.gescl", "gears", "--network", "papr3"), "did you mean 'paper3'"),
         (("learn", "new.gescl", "gears", "--network", "mine.trunk"), "package.module:factory"),
@@ -186,6 +190,12 @@ def test_mistakes_are_named_and_change_nothing(gescl: Gescl, photos: Path) -> No
         (("learn", "new.gescl", "gears", "--network", "wrong:narrow"), "cannot take images of 3×64×64"),
         (("learn", "new.gescl", "gears", "--network", "time:time"), "not an nn.Module"),
         (("learn", "new.gescl", "gears", "--network", "small", "--weights", "none.safetensors"), "do not exist"),
+        (("learn", "new.gescl", "gears", "--network", "wrong:narrow"), "read the images with --images grey"),
+        (("predict", "model.gescl", "bolts", "--network", "ags6"), "a model of the network small, not of ags6"),
+        (("evaluate", "model.gescl", "bolts", "--task", "bolts", "--network", "ags6"), "not of ags6"),
+        (("inspect", "model.gescl", "--network", "ags6"), "not of ags6"),
+        (("export", "model.gescl", "--onnx", "a.onnx", "--network", "ags6"), "not of ags6"),
+        (("predict", "model.gescl", "bolts", "--network", "papr3"), "did you mean 'paper3'"),
         (("predict", "model.gescl", "note.jpg"), "note.jpg: is broken, or not an image"),
         (("predict", "model.gescl", "nothing.jpg"), "nothing.jpg: cannot be read"),
         (("predict", "model.gescl", "note.jpg", "--task", "blots"), "did you mean 'bolts'"),
@@ -201,6 +211,25 @@ def test_mistakes_are_named_and_change_nothing(gescl: Gescl, photos: Path) -> No
         code, _, err = gescl(*arguments)
         assert code in (1, 2) and words in err, (arguments, err)
     assert Path("model.gescl").read_bytes() == before and not Path("new.gescl").exists()
+
+
+def test_a_network_of_timm_that_is_misspelt_is_refused_with_the_nearest(
+    gescl: Gescl, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in = SimpleNamespace(list_models=lambda: ["resnet18", "resnet34", *(f"vit_{k}" for k in range(200))])
+    monkeypatch.setitem(cast("dict[str, Any]", sys.modules), "timm", stand_in)
+    code, _, err = gescl("learn", "new.gescl", "gears", "--network", "timm:resnt18")
+    assert code == 2 and "unknown network of timm 'resnt18'; did you mean 'resnet18'?" in err
+    assert "vit_" not in err and not Path("new.gescl").exists()
+
+
+def test_that_room_runs_short_is_said_once_the_images_have_been_read(gescl: Gescl, photos: Path) -> None:
+    words = "room is short"
+    assert words in gescl("learn", "model.gescl", "gears", "--epochs", "1", "--dry-run")[1]
+    (photos / "gears/train/gears-0/broken.png").write_text("not an image")
+    for folder, reason in (("nowhere", "does not exist"), ("gears", "broken.png")):
+        code, out, err = gescl("learn", "model.gescl", folder)
+        assert code == 1 and reason in err and words not in out + err
 
 
 def test_grey_transparent_and_16_bit_images_are_predicted(gescl: Gescl, photos: Path) -> None:

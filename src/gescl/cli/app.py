@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import typer
@@ -43,7 +44,7 @@ def main() -> None:
     except GesclError as error:
         message = str(error)
         for argument, flag in FLAGS.items():
-            message = message.replace(argument, flag)
+            message = re.sub(re.escape(argument) + r"(?!\d)", flag, message)  # not channels=12
         command = " ".join(["gescl", *sys.argv[1:2]])
         print(f"{command}: {message}", file=sys.stderr)
         sys.exit(error.exit_code)

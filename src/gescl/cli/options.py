@@ -28,15 +28,16 @@ SkipBroken = Annotated[bool, typer.Option("--skip-broken", help="Leave out image
 
 def parse_settings(settings: Iterable[str] | None) -> dict[str, Any]:
     """Settings given as KEY=VALUE. A value is read as TOML; text that is not TOML is a string."""
-    parsed = {}
+    parsed: dict[str, Any] = {}
     for setting in settings or ():
-        key, equals, text = setting.partition("=")
+        key, equals, text = (part.strip() for part in setting.partition("="))
         if not equals:
             raise UsageError(f"--set {setting}: write KEY=VALUE, as in --set training.epochs=5")
+        parsed.pop(key, None)  # the last one counts, also behind a preset
         try:
-            parsed[key.strip()] = tomllib.loads(f"value = {text.strip()}")["value"]
+            parsed[key] = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
-            parsed[key.strip()] = text.strip()
+            parsed[key] = text
     return parsed
 
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from gescl import Learner, Training, UsageError
-from gescl.batches import Batches, ByHead, in_batches, shifted
+from gescl.batches import Batches, ByHead, in_batches, resident, shifted
 from gescl.methods import TaskContext
 from gescl.methods.quadratic import mean_per_image
 from gescl.networks.cnn import build_trunk
@@ -62,6 +62,40 @@ def test_every_image_comes_once_an_epoch_with_its_head_and_label(counts: tuple[i
         assert sorted(seen) == list(range(sum(counts)))
         orders.append(seen)
     assert orders[0] != orders[1] or sum(counts) == 3
+
+
+def test_in_batches_gives_images_as_they_are_stored_or_in_the_order_of_a_generator() -> None:
+    ((_, split),) = numbered(23)
+    stored = list(in_batches(split, CPU, 10))
+    assert [len(labels) for _, labels in stored] == [10, 10, 3]
+    assert torch.cat([labels for _, labels in stored]).tolist() == list(range(23))
+    shuffled = list(in_batches(split, CPU, 10, seed(4)))
+    assert [len(labels) for _, labels in shuffled] == [10, 10, 3]
+    assert torch.equal(torch.cat([labels for _, labels in shuffled]), torch.randperm(23, generator=seed(4)))
+    for images, labels in (*stored, *shuffled):
+        assert torch.equal(images[:, 0, 0, 0].long(), labels)
+
+
+def test_only_splits_that_are_not_too_large_are_laid_out_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    splits = numbered(10, 11)
+    monkeypatch.setattr("gescl.batches.RESIDENT", splits[0][1].images.nbytes)
+    meta = torch.device("meta")  # stands for a GPU
+    (first, small), (second, large) = resident(splits, meta, torch.channels_last)
+    assert (first, second) == (0, 1)
+    assert small.images.is_meta and small.labels.is_meta
+    assert large is splits[1][1]
+    monkeypatch.undo()
+    ((_, here),) = resident([(0, stripes("a").train)], CPU, torch.channels_last)
+    assert here.images.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_batches_of_a_split_that_stays_where_it_is_are_brought_to_the_device() -> None:
+    ours = Batches(numbered(9, 4), 5, torch.device("meta"), flip=True, shift=1)
+    for index, pieces in ours.shuffled(seed()):
+        assert index.device == CPU and all(part.images.is_meta and part.labels.is_meta for _, part in pieces)
+    assert all(
+        images.is_meta and labels.is_meta for images, labels in in_batches(numbered(9)[0][1], torch.device("meta"), 4)
+    )
 
 
 def test_shift_moves_each_image_by_its_own_offset_and_fills_with_zeros() -> None:

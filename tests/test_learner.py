@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ import pytest
 import torch
 from torch import nn
 
-from gescl import DataError, Finetune, Frozen, Joint, Learner, Task, Training, UsageError
+from gescl import DataError, Finetune, Frozen, Joint, Learner, Task, TaskRecord, Training, UsageError
 from gescl.errors import UnavailableError
-from gescl.observers import Observer
+from gescl.observers import Observer, Observers
 from gescl.records import Epoch
 
 from .conftest import conv, stripes
@@ -212,6 +213,54 @@ def test_the_rate_is_divided_on_a_plateau_and_training_stops_below_the_least_rat
     rates = [epoch.lr for epoch in seen.epochs]
     assert rates[0] == 0.5 and rates[-1] == pytest.approx(0.05)
     assert len(rates) < 50
+
+
+def test_training_is_a_model_or_a_mapping_of_its_settings() -> None:
+    one = learner(training={"epochs": 1, "lr": 2e-3})
+    assert one.training == Training(epochs=1, lr=2e-3)
+    assert one.learn(stripes("a")).epochs == 1
+    with pytest.raises(UsageError, match=r"^training\.epochs must be > 0, got -1$"):
+        learner(training={"epochs": -1})
+    with pytest.raises(UsageError, match=r"unknown key 'epoch'.*epochs"):
+        learner(training={"epoch": 1})
+
+
+def test_a_record_sums_up_the_epochs_of_its_task() -> None:
+    seen = Recorder()
+    task = stripes("a")
+    record = learner(observer=seen).learn(task)
+    seconds = [epoch.seconds for epoch in seen.epochs]
+    assert record.images_per_second == pytest.approx(3 * len(task.train) / sum(seconds))
+    assert (record.epochs, record.train_images) == (3, len(task.train)) == (len(seen.epochs), seen.epochs[0].images)
+    assert record.seconds >= sum(seconds)
+
+
+def test_an_observer_hears_of_tasks_epochs_and_failures() -> None:
+    heard: list[str] = []
+
+    class Listener(Observer):
+        def begin_task(self, task: str, epochs: int) -> None:
+            heard.append(f"begin {task} {epochs}")
+
+        def end_epoch(self, epoch: Epoch) -> None:
+            heard.append(f"{epoch.task} {epoch.epoch}")
+            if epoch.task == "bad":
+                raise KeyboardInterrupt
+
+        def end_task(self, records: Sequence[TaskRecord]) -> None:
+            heard.append(f"end {records[-1].name} of {len(records)}")
+
+        def abandon_task(self) -> None:
+            heard.append("abandon")
+
+    one = learner(observer=Observers(Observer(), Listener()), training=Training(epochs=2))
+    one.learn(stripes("a"))
+    with pytest.raises(KeyboardInterrupt):
+        one.learn(stripes("bad", seed=1))
+    one.learn(stripes("b", seed=1))
+    assert ", ".join(heard) == (
+        "begin a 2, a 1, a 2, end a of 1, begin bad 2, bad 1, abandon, begin b 2, b 1, b 2, end b of 2"
+    )
 
 
 def test_sgd_learns_too() -> None:

@@ -31,7 +31,8 @@ Side = Annotated[int, Field(ge=1, le=LARGEST_SIDE)]
 class Header(BaseModel):
     """What the file says besides its tensors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # A method's setting may be infinite; pydantic would write null for it.
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
     format: PositiveInt = FORMAT
     network: str

@@ -140,7 +140,7 @@ def test_it_works_with_batch_norm_residual_adds_and_depthwise_convolutions(name:
 
 
 def assert_end_of_task_leaves_statistics_alone(learner: Learner, trunk: Residual, task: Task) -> None:
-    """Measuring importance must not move running statistics, except of filters that were drawn anew."""
+    """Measuring importance must not move running statistics, except of filters that were redrawn."""
     compared: list[str] = []
     end_task = learner.strategy.end_task
 

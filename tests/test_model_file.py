@@ -30,7 +30,7 @@ from .networks.residual import Residual, residual
 
 QUICK = Training(epochs=1, lr=2e-3, batch_size=32)
 SHAPE = (1, 8, 8)
-# GESCL_MUTANTS=10000 pytest tests/test_modelfile.py -k mutated
+# GESCL_MUTANTS=10000 pytest tests/test_model_file.py -k mutated
 MUTANTS = int(os.environ.get("GESCL_MUTANTS", "400"))
 
 
@@ -238,13 +238,27 @@ def test_a_model_of_ones_own_class_needs_that_class_and_its_structure(tmp_path: 
     learner = Learner(residual(), Finetune(), training=QUICK)
     learner.learn(stripes("a"))
     learner.save(tmp_path / "own.gescl")
-    with pytest.raises(UsageError, match=r"your own class .*:Residual.*--network package.module:factory"):
+    with pytest.raises(UsageError, match=r"your own class .*:Residual: load it with network=, a trunk of it"):
         Learner.load(tmp_path / "own.gescl")
     loaded = Learner.load(tmp_path / "own.gescl", network=Residual())
     images = stripes("a").train.images
     assert torch.equal(loaded.predict(images, "a").probabilities, learner.predict(images, "a").probabilities)
+    with pytest.raises(UsageError, match=r"a model of the network .*:Residual, not of small"):
+        Learner.load(tmp_path / "own.gescl", network="small")
     with pytest.raises(UsageError, match=r"does not fit the network given, or is damaged: tensor net\.trunk"):
         Learner.load(tmp_path / "own.gescl", network=nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten()))
+
+
+def test_a_network_given_by_name_must_be_the_models(tmp_path: Path) -> None:
+    learner = Learner("paper3", Finetune(), training=QUICK)
+    learner.learn(stripes("a"))
+    learner.save(tmp_path / "model.gescl")
+    with pytest.raises(UsageError, match=r"model\.gescl is a model of the network paper3, not of ags6"):
+        Learner.load(tmp_path / "model.gescl", network="ags6")
+    loaded = Learner.load(tmp_path / "model.gescl", network="paper3")
+    assert loaded.network == "paper3"
+    images = stripes("a").train.images
+    assert torch.equal(loaded.predict(images, "a").probabilities, learner.predict(images, "a").probabilities)
 
 
 # Writing ------------------------------------------------------------------------------------------------------------
@@ -302,6 +316,21 @@ def test_of_two_that_learn_into_one_model_the_second_is_refused(model: Path) -> 
         pass
 
 
+def test_an_error_of_what_is_done_under_the_lock_is_not_called_one_of_the_lock(model: Path) -> None:
+    error = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(OSError, match="No space left") as caught, alone_with(model):
+        raise error
+    assert caught.value is error
+    with alone_with(model):  # it was released
+        pass
+
+
+def test_a_model_that_cannot_be_locked_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(DataError, match=r"cannot lock .*model\.gescl: "), alone_with(tmp_path / "file" / "model.gescl"):
+        pass
+
+
 class Mine(Finetune):
     name: ClassVar[str] = "mine"
 
@@ -311,7 +340,7 @@ def test_a_model_of_ones_own_method_is_loaded_by_its_class(tmp_path: Path) -> No
     learner = Learner("small", Mine(), training=Training(epochs=1))
     learner.learn(stripes("a", 2, shape=SHAPE))
     learner.save(path)
-    with pytest.raises(DataError, match=r"unknown method 'mine'.*Learner\.load\(path, method=…\)") as refused:
+    with pytest.raises(DataError, match=r"unknown method 'mine'.*loaded with method=, its class") as refused:
         Learner.load(path)
     assert "damaged" not in str(refused.value)
     with pytest.raises(UsageError, match="a model of the method 'mine', not of 'finetune'"):

@@ -1,11 +1,19 @@
+"""Files that are written in one move, and locks."""
+
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
-from gescl.store import locked
+import pytest
+
+from gescl import DataError
+from gescl.store import locked, write_bytes
 
 HOLDER = """
 import sys
@@ -46,3 +54,34 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
 
         with locked(path, waiting):
             assert told == ["waiting"]
+
+
+@pytest.mark.parametrize(("place", "name"), [(Path, "open"), (os, "fsync"), (Path, "replace")])
+def test_a_file_that_cannot_be_written_is_named_with_the_first_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any, name: str
+) -> None:
+    path = tmp_path / "a.json"
+    first = OSError(errno.EROFS, "Read-only file system")
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise first
+
+    def fail_later(*_: Any, **__: Any) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(place, name, fail)
+    monkeypatch.setattr(Path, "unlink", fail_later)
+    with pytest.raises(DataError) as caught:
+        write_bytes(path, b"{}")
+    assert str(caught.value) == f"cannot write {path}: Read-only file system"
+    assert caught.value.__cause__ is first
+    monkeypatch.undo()
+    assert not path.exists()
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    path = tmp_path / "file" / "a.json"
+    with pytest.raises(DataError) as caught:
+        write_bytes(path, b"{}")
+    assert str(caught.value).startswith(f"cannot write {path}: ")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from gescl import Learner, Task
-from gescl.methods.base import Method, Strategy
-from gescl.training import Training
+from gescl import Learner, Task, Training
+from gescl.batches import in_batches
+from gescl.methods.base import Method, Strategy, TaskContext
+from gescl.observers import Observer
+from gescl.records import Epoch
+from gescl.streams.task import Split
 
 FAST = Training(epochs=4, lr=2e-3, batch_size=16)
 
-K = TypeVar("K", bound=Strategy[Any])
+S = TypeVar("S", bound=Strategy[Any])
 
 
 def learned(method: Method, tasks: list[Task], network: Any = "small", training: Training = FAST) -> Learner:
@@ -23,9 +27,31 @@ def learned(method: Method, tasks: list[Task], network: Any = "small", training:
     return learner
 
 
-def strategy_of(learner: Learner, kind: type[K]) -> K:
+def strategy_of(learner: Learner, kind: type[S]) -> S:
     assert isinstance(learner.strategy, kind)
     return learner.strategy
+
+
+def context_of(
+    data: Task | Split, index: int = 0, *, seed: int = 0, batch_size: int = 16, largest: int | None = None
+) -> TaskContext:
+    """A task as a strategy sees it. No batch has more than `largest` images, whatever size the strategy asks for."""
+    name, split = (data.name, data.train) if isinstance(data, Task) else ("task", data)
+
+    def source(size: int, draw: torch.Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
+        return in_batches(split, torch.device("cpu"), min(size, largest or size), draw)
+
+    return TaskContext(index, name, seed, batch_size, source)
+
+
+def on_epoch(hear: Callable[[Epoch], object]) -> Observer:
+    """An observer that hears of epochs only."""
+
+    class Listener(Observer):
+        def end_epoch(self, epoch: Epoch) -> None:
+            hear(epoch)
+
+    return Listener()
 
 
 def logits(learner: Learner, task: Task, index: int) -> Tensor:

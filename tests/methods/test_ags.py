@@ -14,10 +14,11 @@ from gescl.methods.ags import AgsClStrategy
 from gescl.methods.base import TaskContext
 from gescl.methods.filterwise import activation_moments
 from gescl.networks.multihead import MultiHeadNet
+from gescl.records import Epoch
 
 from ..conftest import stripes
 from ..oracles.ags import Array, Network, Past, epoch, rows
-from .learners import learned, logits, overwrite, strategy_of
+from .learners import context_of, learned, logits, on_epoch, overwrite, strategy_of
 
 SHAPE = (1, 6, 6)
 
@@ -62,7 +63,7 @@ def per_layer(learner: Learner, values: Tensor) -> dict[str, Any]:
 
 def test_two_epochs_of_two_tasks_equal_a_computation_from_scratch() -> None:
     method = AgsCl(lam=2.0, mu=1.5, eta=0.9, rho=0.5)
-    training = Training(optimizer="sgd", lr=0.05, epochs=2, batch_size=1000)  # one batch an epoch: no order to match
+    training = Training(optimizer="sgd", lr=0.05, epochs=2, batch_size=1000)  # one batch per epoch: no order to match
     learner = Learner(tiny(), method, training=Training(optimizer="sgd", lr=0.05, epochs=8, batch_size=1000))
     learner.learn(stripes("a", shape=SHAPE))
     strategy, task = strategy_of(learner, AgsClStrategy), stripes("b", shape=SHAPE, seed=1)
@@ -78,7 +79,7 @@ def test_two_epochs_of_two_tasks_equal_a_computation_from_scratch() -> None:
     epochs: list[dict[str, Array]] = []
     learner.training = training
 
-    def compare(_: Any) -> None:
+    def compare(_: Epoch) -> None:
         if not epochs:  # the head of the new task is drawn by the learner: take it over as it was at the start
             network.weights |= {name: value for name, value in drawn.items() if name.startswith("head")}
         epoch(network, past, seen(learner, task), task.train.labels.numpy(), lr=0.05, lam=2.0, mu=1.5)
@@ -89,12 +90,12 @@ def test_two_epochs_of_two_tasks_equal_a_computation_from_scratch() -> None:
     drawn: dict[str, Array] = {}
     begin = strategy.begin_task
 
-    def begin_task(context: Any) -> None:
+    def begin_task(context: TaskContext) -> None:
         begin(context)
         drawn.update(numpy_weights(learner, 1))
 
     strategy.begin_task = begin_task  # type: ignore[method-assign]
-    learner.on_epoch = compare
+    learner.observer = on_epoch(compare)
     learner.learn(task)
     assert len(epochs) == 2
     for layer in ("1", "3"):  # every branch of the update was taken
@@ -113,7 +114,7 @@ def test_importance_is_decayed_mean_activation_and_important_is_what_has_any() -
     learner = learned(Roomy(rho=0.0, eta=0.5), tasks[:1])
     strategy = strategy_of(learner, AgsClStrategy)
     first = strategy.strength.clone()
-    mean, _ = activation_moments(learner.net, 0, tasks[0].train)
+    mean, _ = activation_moments(learner.net, context_of(tasks[0]))
     assert torch.allclose(first, mean.float(), rtol=1e-4, atol=1e-7)
     assert torch.equal(strategy.important, first > 0) and 0 < int(strategy.important.sum()) < len(first)
     learner.learn(tasks[1])
@@ -145,7 +146,11 @@ def test_the_reserve_rests_at_zero_even_where_the_activation_has_a_slope_there()
     reserve = torch.cat([~layer.matrix().any(1) for layer in learner.net.graph.layers])
     assert int(reserve.sum()) == 5
     alive: list[Tensor] = []
-    learner.on_epoch = lambda _: alive.append(torch.cat([layer.matrix().any(1) for layer in learner.net.graph.layers]))
+
+    def watch(_: Epoch) -> None:
+        alive.append(torch.cat([layer.matrix().any(1) for layer in learner.net.graph.layers]))
+
+    learner.observer = on_epoch(watch)
     learner.learn(stripes("b", seed=1))
     assert len(alive) > 1 and not any(filters[reserve].any() for filters in alive)
 

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from gescl import AgsCl, Gescl, Learner, Lwf, Method, Training
-from gescl.methods.base import TaskContext
 from gescl.methods.batch_norm import estimate_statistics, measured_statistics
 
 from ..conftest import stripes
-from .learners import learned, logits
+from .learners import context_of, learned, logits
 
 TASKS = [stripes("a"), stripes("b", seed=1)]
 
@@ -26,12 +25,8 @@ def learner() -> Learner:
     return learned(Gescl(mu_p=0), TASKS, network=normed())
 
 
-def newest(learner: Learner) -> TaskContext:
-    return TaskContext(1, TASKS[1], 0, 16, [(1, TASKS[1].train)], [(1, TASKS[1].val)])
-
-
 def test_estimated_statistics_are_those_of_the_training_images(learner: Learner) -> None:
-    ((mean, variance),) = estimate_statistics(learner.net, newest(learner))
+    ((mean, variance),) = estimate_statistics(learner.net, context_of(TASKS[1], 1))
     convolution = learner.net.trunk[0]  # type: ignore[index]
     maps = convolution(learner.net.normalise(TASKS[1].train.images)).double().detach()
     torch.testing.assert_close(mean, maps.mean(dim=(0, 2, 3)).float(), rtol=1e-3, atol=1e-4)
@@ -42,7 +37,7 @@ def test_estimated_statistics_are_those_of_the_training_images(learner: Learner)
 def test_filters_that_give_a_multiple_plus_a_constant_leave_old_logits_as_they_were(
     learner: Learner, marked: slice
 ) -> None:
-    net, context = learner.net, newest(learner)
+    net, context = learner.net, context_of(TASKS[1], 1)
     old = logits(learner, TASKS[0], 0)
     before = estimate_statistics(net, context)
     convolution = net.trunk[0]  # type: ignore[index]

@@ -7,45 +7,43 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gescl import Finetune, Gescl, Lwf, Method, Task
-from gescl.methods import distillation as recall
-from gescl.methods.base import TaskContext
-from gescl.methods.distillation import Distillation
+from gescl.methods.base import Batch
+from gescl.methods.distillation import HEADS_PER_STEP, Distillation
 from gescl.methods.gescl import GesclStrategy
 from gescl.methods.lwf import LwfStrategy
-from gescl.networks.multihead import MultiHeadNet
 
 from ..conftest import stripes
 from ..oracles.linear import Array, linear_model, outputs, probabilities
-from .learners import learned, strategy_of
+from .learners import context_of, learned, on_epoch, strategy_of
 
 
 class Moved:
     """A linear trunk under several heads that has moved since its answers were recorded."""
 
-    net: MultiHeadNet
-    context: TaskContext
-
     def __init__(self, heads: int) -> None:
-        self.net, self.context, seen = linear_model(classes=4, images=24)
+        self.net, split, seen = linear_model(classes=4, images=24)
         for number in range(heads):  # of three and of four classes in turn
             draw = torch.Generator().manual_seed(number)
             nn.init.normal_(self.net.add_head(3 + number % 2).weight, generator=draw)
-        self.context.index = heads
-        self.recall = Distillation(self.net, self.context, batch_size=7)
+        self.heads = heads
+        self.distillation = Distillation(self.net, context_of(split, heads, largest=7))
         then = outputs(self.net, seen)
         for parameter in self.net.trunk.parameters():
             nn.init.normal_(parameter, generator=torch.Generator().manual_seed(1))
-        self.context.batch = torch.tensor([5, 2, 17])
-        self.context.features = self.net.embed(self.context.task.train.images[self.context.batch], heads)
-        self.then, self.now = then[self.context.batch], outputs(self.net, seen)[self.context.batch]
+        index = torch.tensor([5, 2, 17])
+        self.batch = Batch(index, self.net.embed(split.images[index], heads))
+        self.then, self.now = then[index], outputs(self.net, seen)[index]
+
+    def loss(self) -> Tensor:
+        return self.distillation.loss(self.batch)
 
     def by_hand(self) -> float:
         """Σ over old heads of 4 · mean over images of Σ_c p_then log(p_then / p_now), p = softmax(logits / 2)."""
         total = 0.0
-        for k in range(self.context.index):
+        for k in range(self.heads):
             p, q = (self._answers(k, features) for features in (self.then, self.now))
             total += 4 * float((p * np.log(p / q)).sum(axis=1).mean())
         return total
@@ -55,21 +53,21 @@ class Moved:
         return probabilities((features @ weight.T + bias) / 2)
 
 
-def test_departure_equals_the_divergence_computed_by_hand() -> None:
+def test_the_loss_equals_the_divergence_computed_by_hand() -> None:
     moved = Moved(heads=3)
-    assert moved.recall.loss(moved.context).item() == pytest.approx(moved.by_hand(), rel=1e-4)
+    assert moved.loss().item() == pytest.approx(moved.by_hand(), rel=1e-4)
 
 
-def test_departure_moves_the_trunk_and_no_head() -> None:
+def test_the_loss_moves_the_trunk_and_no_head() -> None:
     moved = Moved(heads=2)
-    moved.recall.loss(moved.context).backward()  # type: ignore[no-untyped-call]
+    moved.loss().backward()  # type: ignore[no-untyped-call]
     assert all(p.grad is not None and p.grad.any() for p in moved.net.trunk.parameters())
     assert all(p.grad is None for p in moved.net.heads.parameters())
 
 
 def test_with_many_old_heads_those_asked_stand_for_all() -> None:
-    moved = Moved(heads=3 * recall.HEADS_PER_STEP)
-    drawn = [moved.recall.loss(moved.context).item() for _ in range(400)]
+    moved = Moved(heads=3 * HEADS_PER_STEP)
+    drawn = [moved.loss().item() for _ in range(400)]
     assert np.std(drawn) > 0, "every step asks others"
     assert np.mean(drawn) == pytest.approx(moved.by_hand(), abs=4 * np.std(drawn) / np.sqrt(len(drawn)))
 
@@ -106,9 +104,9 @@ def test_old_heads_answers_to_the_new_images_move_less(without: Method, with_it:
 def test_nothing_is_recorded_where_nothing_can_move_and_nothing_is_kept(tasks: list[Task], tmp_path: Path) -> None:
     learner = learned(Gescl(mu_s=float("inf"), recall=2), tasks[:1])
     strategy = strategy_of(learner, GesclStrategy)
-    recorded = []
-    learner.on_epoch = lambda epoch: recorded.append(strategy.recall)
+    recorded: list[Distillation | None] = []
+    learner.observer = on_epoch(lambda _: recorded.append(strategy.distillation))
     learner.learn(tasks[1])
     assert recorded and not any(recorded)
     lwf = learned(Lwf(), tasks)
-    assert strategy_of(lwf, LwfStrategy).recall is None and lwf.state_bytes == 0
+    assert strategy_of(lwf, LwfStrategy).distillation is None and lwf.state_bytes == 0

@@ -9,18 +9,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gescl import Ewc, Learner, Task, Training
-from gescl.methods.base import TaskContext
 from gescl.streams.task import Split
 
 from ..conftest import stripes
 from ..oracles.gradients import looped_sums
 from ..oracles.linear import fisher_information, fisher_of_labels, linear_model
+from .learners import context_of
 
 
 def importance(method: Ewc, learner: Learner, split: Split) -> dict[str, Tensor]:
     """The Fisher of one task alone."""
     strategy = method.strategy(learner.net)
-    strategy.end_task(TaskContext(0, stripes("a"), learner.seed, 16, [(0, split)], []))
+    strategy.end_task(context_of(split, seed=learner.seed))
     return strategy.importance
 
 
@@ -35,33 +35,31 @@ def looped_fisher(learner: Learner, task: Task) -> dict[str, Tensor]:
 
 
 def test_on_a_logistic_regression_the_empirical_fisher_equals_the_closed_form() -> None:
-    net, context, seen = linear_model(classes=4, images=300)
+    net, split, seen = linear_model(classes=4, images=300)
     strategy = Ewc(fisher="empirical").strategy(net)
-    strategy.end_task(context)
-    weight, bias = fisher_of_labels(net, seen, context.task.train.labels.numpy())
+    strategy.end_task(context_of(split))
+    weight, bias = fisher_of_labels(net, seen, split.labels.numpy())
     np.testing.assert_allclose(strategy.importance["1.weight"].numpy(), weight, rtol=1e-4)
     np.testing.assert_allclose(strategy.importance["1.bias"].numpy(), bias, rtol=1e-4)
 
 
 def test_on_a_logistic_regression_the_sampled_fisher_is_the_information_p_times_one_minus_p() -> None:
-    net, context, seen = linear_model(classes=4, images=20_000)
+    net, split, seen = linear_model(classes=4, images=20_000)
     strategy = Ewc(fisher="sampled").strategy(net)
-    strategy.end_task(context)
+    strategy.end_task(context_of(split))
     weight, bias = fisher_information(net, seen)
     np.testing.assert_allclose(strategy.importance["1.weight"].numpy(), weight, rtol=0.1)
     np.testing.assert_allclose(strategy.importance["1.bias"].numpy(), bias, rtol=0.1)
-    empirical, _ = fisher_of_labels(net, seen, context.task.train.labels.numpy())
+    empirical, _ = fisher_of_labels(net, seen, split.labels.numpy())
     assert not np.allclose(empirical, weight, rtol=0.1), "the labels are not the model's: the two must differ"
 
 
 def test_the_sampled_fisher_does_not_look_at_the_labels_and_is_drawn_by_the_seed() -> None:
-    net, context, _ = linear_model(classes=4, images=100)
+    net, split, _ = linear_model(classes=4, images=100)
     found = []
-    for labels, seed in ((context.task.train.labels, 0), (context.task.train.labels.flip(0), 0), (torch.zeros(100), 1)):
-        context.train = [(0, Split(context.task.train.images, labels.long()))]
-        context.seed = seed
+    for labels, seed in ((split.labels, 0), (split.labels.flip(0), 0), (torch.zeros(100), 1)):
         strategy = Ewc(fisher="sampled").strategy(net)
-        strategy.end_task(context)
+        strategy.end_task(context_of(Split(split.images, labels.long()), seed=seed))
         found.append(strategy.importance["1.weight"])
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])

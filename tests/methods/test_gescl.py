@@ -13,18 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gescl import DataError, Finetune, Gescl, Learner, Task, Training, load_recipe, load_stream
-from gescl.methods.base import TaskContext
+from gescl import DataError, Finetune, Gescl, Learner, Task, Training, UsageError, load_recipe, load_stream
 from gescl.methods.filterwise import activation_moments
 from gescl.methods.gescl import GesclStrategy
+from gescl.records import Epoch
 
 from ..conftest import conv, stripes
-from .learners import FAST, learned, logits, overwrite, strategy_of
-
-
-def lesson_of(task: Task) -> TaskContext:
-    return TaskContext(0, task, 0, 16, [(0, task.train)], [(0, task.val)])
-
+from .learners import FAST, context_of, learned, logits, on_epoch, overwrite, strategy_of
 
 # The invariant that matters most ------------------------------------------------------------------------------------
 
@@ -55,7 +50,7 @@ def test_the_invariant_holds_while_the_next_task_is_being_learned() -> None:
     learner = learned(ROOMY, tasks[:2], training=LONGER)
     checked = []
 
-    def check(_: Any) -> None:
+    def check(_: Epoch) -> None:
         before = logits(learner, tasks[0], 0)
         kept = [p.detach().clone() for p in learner.net.trunk.parameters()]
         overwrite(learner, ~strategy_of(learner, GesclStrategy).important)
@@ -65,7 +60,7 @@ def test_the_invariant_holds_while_the_next_task_is_being_learned() -> None:
                 parameter.copy_(old)
         checked.append(int((~strategy_of(learner, GesclStrategy).important).sum()))
 
-    learner.on_epoch = check
+    learner.observer = on_epoch(check)
     learner.learn(tasks[2])
     assert len(checked) > 1 and min(checked) > 0
 
@@ -130,7 +125,7 @@ def test_important_filters_hardly_move_under_strong_stability_and_freely_without
 def test_importance_is_the_deviation_over_images_then_the_mean_over_positions() -> None:
     task = stripes("a")
     learner = learned(Gescl(redraw=False), [task])
-    mean, std = activation_moments(learner.net, 0, task.train, batch_size=17)
+    mean, std = activation_moments(learner.net, context_of(task, largest=17))
     trunk = learner.net.trunk
     with torch.no_grad():
         value = learner.net.normalise(task.train.images)
@@ -173,9 +168,9 @@ def test_a_constant_map_is_important_and_protected() -> None:
         conv(learner, "conv1").bias[0] = 1.0  # type: ignore[index]  # a convolution may have none; this one has
     strategy.important[:] = False
     strategy.strength[:] = 0
-    strategy.end_task(lesson_of(stripes("a")))
+    strategy.end_task(context_of(stripes("a")))
     assert strategy.important[0] and strategy.strength[0] == 0
-    assert strategy._strength(net.graph.layers[0])[0] > 0
+    assert strategy.held_strength(net.graph.layers[0])[0] > 0
 
 
 def test_an_active_filter_without_an_outlet_stays_free() -> None:
@@ -185,7 +180,7 @@ def test_an_active_filter_without_an_outlet_stays_free() -> None:
     strategy.important[:] = False
     with torch.no_grad():
         conv(learner, "conv2").weight[:, 3] = 0
-    strategy.end_task(lesson_of(task))
+    strategy.end_task(context_of(task))
     assert strategy.last_importance[3] > 0
     assert not strategy.important[3]
 
@@ -196,14 +191,14 @@ def test_uniform_and_layer_mean_strengths() -> None:
     relative = strategy_of(learned(Gescl(importance_scale="layer_mean"), [task]), GesclStrategy)
     for strategy in (uniform, relative):
         for layer in strategy.net.graph.layers:
-            held = strategy._strength(layer)[strategy.important[layer.slice]]
+            held = strategy.held_strength(layer)[strategy.important[layer.slice]]
             assert float(held.mean()) == pytest.approx(1, rel=0.02)
-    assert all((uniform._strength(layer) == 1).all() for layer in uniform.net.graph.layers)
+    assert all((uniform.held_strength(layer) == 1).all() for layer in uniform.net.graph.layers)
 
 
 def test_importance_by_mean_activation_marks_active_filters() -> None:
     strategy = strategy_of(learned(Gescl(importance="mean", redraw=False), [stripes("a")]), GesclStrategy)
-    mean, _ = activation_moments(strategy.net, 0, stripes("a").train)
+    mean, _ = activation_moments(strategy.net, context_of(stripes("a")))
     assert torch.equal(strategy.strength, mean.float())
 
 
@@ -216,7 +211,7 @@ def test_redraw_is_lossless_for_exactly_dead_filters() -> None:
     strategy, graph = strategy_of(learner, GesclStrategy), learner.net.graph
     graph.erase(~strategy.important)  # nearly all are at zero already; those with a dead ReLU are not
     before = logits(learner, task, 0)
-    strategy.redraw_free(lesson_of(task), 1.0)
+    strategy.redraw(context_of(task), 1.0)
     assert torch.cat([layer.matrix().any(1) for layer in graph.layers]).all(), "every filter is alive again"
     assert int((~strategy.important).sum()) > 10
     assert torch.equal(before, logits(learner, task, 0))
@@ -246,10 +241,10 @@ def test_zeroed_filters_stay_zero_although_the_optimiser_has_momentum() -> None:
     dead_at: list[Tensor] = []
     learner = Learner("small", Gescl(mu_p=60, every="epoch", min_alive=0.25), training=LONGER)
 
-    def watch(_: Any) -> None:
+    def watch(_: Epoch) -> None:
         dead_at.append(torch.cat([~layer.matrix().any(1) for layer in learner.net.graph.layers]))
 
-    learner.on_epoch = watch
+    learner.observer = on_epoch(watch)
     learner.learn(stripes("a"))
     assert 0 < int(dead_at[-1].sum()) < len(dead_at[-1])
     for before, after in pairwise(dead_at):
@@ -296,6 +291,17 @@ def test_where_the_papers_letter_diverges_it_is_an_error_and_nothing_is_lost() -
     with pytest.raises(DataError, match="no longer a finite number"):
         learner.learn(stripes("a"))
     assert learner.tasks == []
+
+
+def test_a_learner_whose_network_was_refused_is_not_left_half_made() -> None:
+    trunk = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+    trunk[0].requires_grad_(False)
+    learner = Learner(trunk, Gescl(), training=FAST)
+    with pytest.raises(UsageError, match=r"0\.weight takes no gradient"):
+        learner.learn(stripes("a"))
+    trunk[0].requires_grad_(True)
+    learner.learn(stripes("a"))
+    assert learner.tasks == ["a"] and learner.capacity() is not None
 
 
 # State and records --------------------------------------------------------------------------------------------------

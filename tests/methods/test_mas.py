@@ -12,32 +12,32 @@ from gescl.streams.task import Split
 from ..conftest import stripes
 from ..oracles.gradients import looped_sums
 from ..oracles.linear import linear_model, outputs, sensitivity
+from .learners import context_of
 
 
 def test_on_a_linear_model_it_equals_the_closed_form() -> None:
-    net, context, seen = linear_model(classes=4, images=300)
+    net, split, seen = linear_model(classes=4, images=300)
     strategy = Mas().strategy(net)
-    strategy.end_task(context)
+    strategy.end_task(context_of(split))
     weight, bias = sensitivity(net, seen)
     np.testing.assert_allclose(strategy.importance["1.weight"].numpy(), weight, rtol=1e-5)
     np.testing.assert_allclose(strategy.importance["1.bias"].numpy(), bias, rtol=1e-5)
 
 
 def test_it_is_taken_per_image_not_of_the_mean_gradient() -> None:
-    net, context, seen = linear_model(classes=4, images=300)
+    net, split, seen = linear_model(classes=4, images=300)
     strategy = Mas().strategy(net)
-    strategy.end_task(context)
+    strategy.end_task(context_of(split))
     of_the_mean = np.abs(2 * outputs(net, seen).T @ seen / len(seen))  # signs cancel
     assert (strategy.importance["1.weight"].numpy() > 1.2 * of_the_mean).all()
 
 
 def test_labels_are_not_used() -> None:
-    net, context, _ = linear_model(classes=4, images=100)
+    net, split, _ = linear_model(classes=4, images=100)
     found = []
-    for labels in (context.task.train.labels, torch.zeros(100, dtype=torch.long)):
-        context.train = [(0, Split(context.task.train.images, labels))]
+    for labels in (split.labels, torch.zeros(100, dtype=torch.long)):
         strategy = Mas().strategy(net)
-        strategy.end_task(context)
+        strategy.end_task(context_of(Split(split.images, labels)))
         found.append(strategy.importance["1.weight"])
     assert torch.equal(*found)
 

@@ -11,11 +11,11 @@ import torch
 
 from gescl import Ewc, Finetune, Learner, Mas, Method, Si, Training, UsageError
 from gescl.methods.quadratic import QuadraticStrategy
-from gescl.training import Epoch
+from gescl.records import Epoch
 
 from ..conftest import stripes
 from ..oracles.linear import linear_model
-from .learners import FAST, learned, strategy_of
+from .learners import FAST, context_of, learned, on_epoch, strategy_of
 
 FACTOR = {"ewc": 0.5 * 3, "mas": 0.5 * 3, "si": 3}  # before Σ Ω (θ − θ*)²: λ/2, λ/2 and c
 HOLDING: list[Method] = [Ewc(lam=3), Mas(lam=3), Si(c=3)]
@@ -24,13 +24,13 @@ OFF: list[Method] = [Ewc(lam=0), Mas(lam=0), Si(c=0)]
 
 @pytest.mark.parametrize("method", HOLDING, ids=lambda method: method.name)
 def test_value_and_gradient_of_the_penalty_equal_those_computed_by_hand(method: Method) -> None:
-    net, context, _ = linear_model(classes=3, images=8)
+    net, split, _ = linear_model(classes=3, images=8)
     strategy: QuadraticStrategy[Any] = method.strategy(net)  # type: ignore[assignment]
     draw = np.random.default_rng(1)
     omega = {name: draw.random(p.shape) for name, p in net.trunk.named_parameters()}
     strategy.load_state({name: torch.from_numpy(value).float() for name, value in omega.items()})
     anchor = {name: p.detach().double().numpy().copy() for name, p in net.trunk.named_parameters()}
-    context.index = 1
+    context = context_of(split, 1)
     strategy.begin_task(context)
     expected_value = 0.0
     task_gradient = {name: draw.normal(size=p.shape) for name, p in net.trunk.named_parameters()}
@@ -95,7 +95,7 @@ def test_importance_of_another_network_is_refused() -> None:
 
 def test_epochs_are_reported_with_the_cross_entropy_alone() -> None:
     epochs: list[Epoch] = []
-    learner = Learner("small", Ewc(lam=1e6), training=FAST, on_epoch=epochs.append)
+    learner = Learner("small", Ewc(lam=1e6), training=FAST, observer=on_epoch(epochs.append))
     for k in range(2):
         learner.learn(stripes(str(k), seed=k))
     assert all(epoch.loss < 3 for epoch in epochs)

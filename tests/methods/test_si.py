@@ -11,15 +11,16 @@ from torch import Tensor
 from gescl import Learner, Si, Task, Training
 from gescl.methods.base import TaskContext
 from gescl.methods.si import SiStrategy
-from gescl.training import Epoch
+from gescl.records import Epoch
 
 from ..conftest import stripes
 from ..oracles.linear import linear_model
-from .learners import strategy_of
+from .learners import context_of, on_epoch, strategy_of
 
 
 def test_on_a_quadratic_loss_the_path_integral_equals_the_decrease_of_the_loss() -> None:
-    net, context, _ = linear_model(classes=4, images=8)
+    net, split, _ = linear_model(classes=4, images=8)
+    context = context_of(split)
     strategy = Si().strategy(net)
     strategy.begin_task(context)
     draw = torch.Generator().manual_seed(3)
@@ -55,10 +56,10 @@ class Watch:
 
         def begin_task(context: TaskContext) -> None:
             begin(context)
-            self.path = {name: p.detach().double() * 0 for name, p in self.strategy.parameters.items()}
+            self.path = {name: p.detach().double() * 0 for name, p in self.strategy.weights.items()}
 
         def after_backward(context: TaskContext) -> None:
-            named = self.strategy.parameters
+            named = self.strategy.weights
             self.gradient = {name: p.grad.double() for name, p in named.items() if p.grad is not None}
             self.before = {name: p.detach().double() for name, p in named.items()}
             backward(context)
@@ -66,7 +67,7 @@ class Watch:
             self.pulled += sum(float((now[name] - self.gradient[name]).abs().sum()) for name in now)
 
         def after_step(context: TaskContext) -> None:
-            for name, p in self.strategy.parameters.items():
+            for name, p in self.strategy.weights.items():
                 self.path[name] -= self.gradient[name] * (p.detach().double() - self.before[name])
             step(context)
 
@@ -84,13 +85,13 @@ def started(task: Task, method: Si, **options: Any) -> Learner:
 def test_importance_comes_from_the_task_gradient_alone() -> None:
     learner = started(stripes("a"), Si(c=100.0), training=Training(epochs=2, lr=2e-3, batch_size=32))
     strategy = strategy_of(learner, SiStrategy)
-    left = {name: p.detach().clone() for name, p in strategy.parameters.items()}
+    left = {name: p.detach().clone() for name, p in strategy.weights.items()}
     first = {name: tensor.clone() for name, tensor in strategy.importance.items()}
     watch = Watch(learner)
     learner.training = Training(epochs=1, lr=2e-3, batch_size=32)  # one epoch: the best weights are the last
     learner.learn(stripes("b", seed=1))
     assert watch.pulled > 0, "the spring must have acted for this test to mean anything"
-    for name, p in strategy.parameters.items():
+    for name, p in strategy.weights.items():
         assert torch.allclose(strategy.path[name].double(), watch.path[name], rtol=1e-3, atol=1e-9), name
         moved = (p - left[name]).double()
         expected = first[name].double() + watch.path[name].clamp_min(0) / (moved.square() + 0.1)
@@ -98,7 +99,8 @@ def test_importance_comes_from_the_task_gradient_alone() -> None:
 
 
 def test_a_weight_that_made_the_loss_larger_is_not_important() -> None:
-    net, context, _ = linear_model(classes=2, images=8)
+    net, split, _ = linear_model(classes=2, images=8)
+    context = context_of(split)
     strategy = Si().strategy(net)
     strategy.begin_task(context)
     weight, bias = net.trunk.parameters()
@@ -123,7 +125,7 @@ def test_the_path_goes_back_with_the_best_weights() -> None:
         if epoch.best:
             at_best.update({name: path.clone() for name, path in strategy_of(learner, SiStrategy).path.items()})
 
-    learner.on_epoch = watch
+    learner.observer = on_epoch(watch)
     learner.learn(stripes("a"))
     assert not epochs[-1].best, "the last epoch must not be the best for this test to mean anything"
     for name, path in strategy_of(learner, SiStrategy).path.items():

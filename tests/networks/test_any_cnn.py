@@ -14,18 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from gescl import AgsCl, Gescl, Learner, Task, Training, UsageError
-from gescl.methods.base import TaskContext
 from gescl.methods.filterwise import FilterwiseStrategy
 from gescl.methods.gescl import GesclStrategy
-from gescl.training import Epoch
+from gescl.records import Epoch
 
 from ..conftest import stripes
-from ..methods.learners import logits, overwrite, strategy_of
+from ..methods.learners import context_of, logits, on_epoch, overwrite, strategy_of
 from .residual import residual
 from .zoo import ZOO, drawn
 
 # Strong plasticity with a floor of a quarter of each layer: the first task takes that, the rest stays free.
-ROOMY = Gescl(mu_s=50, mu_p=60, psi_min=1, min_alive=0.25)
+ROOMY = Gescl(mu_s=50, mu_p=90, psi_min=1, min_alive=0.25)
 QUICK = Training(epochs=2, lr=3e-3, batch_size=16)
 
 
@@ -61,7 +60,7 @@ def test_old_tasks_do_not_depend_on_free_filters(run: Run) -> None:
     learner = reloaded(run)
     free = ~strategy_of(learner, GesclStrategy).important
     kinds = [bool(part.any()) and not bool(part.all()) for part in learner.net.graph.per_layer(free)]
-    assert sum(kinds) >= 0.7 * len(kinds), "nearly every layer has both kinds, or the test is vacuous"
+    assert sum(kinds) >= 0.85 * len(kinds), "nearly every layer has both kinds, or the test is vacuous"
     before = [logits(learner, task, index) for index, task in enumerate(tasks()[:2])]
     overwrite(learner, free)
     for index, task in enumerate(tasks()[:2]):
@@ -75,8 +74,7 @@ def test_redrawing_dead_filters_changes_no_output(run: Run) -> None:
     strategy, graph = strategy_of(learner, GesclStrategy), learner.net.graph
     graph.erase(~strategy.important)
     before = [logits(learner, task, index) for index, task in enumerate(tasks()[:2])]
-    task = tasks()[1]
-    strategy.redraw_free(TaskContext(1, task, 0, 16, [(1, task.train)], [(1, task.val)]), 1.0)
+    strategy.redraw(context_of(tasks()[1], 1), 1.0)
     assert torch.cat([layer.matrix().any(1) for layer in graph.layers]).all(), "every filter is alive again"
     for index, known in enumerate(tasks()[:2]):
         assert torch.equal(before[index], logits(learner, known, index))
@@ -113,7 +111,7 @@ def test_a_zeroed_filter_is_held_at_zero_where_its_activation_has_a_slope(
     method = Gescl.model_validate({"mu_p": 20 if every == "step" else 200, "every": every, "min_alive": 0.25})
     learner = Learner(trunk, method, training=Training(epochs=4, lr=3e-3, batch_size=16))
     seen: list[Tensor] = []
-    learner.on_epoch = lambda _: seen.append(dead(learner))
+    learner.observer = on_epoch(lambda _: seen.append(dead(learner)))
     learner.learn(tasks()[0])
     assert any(0 < int(now.sum()) < len(now) for now in seen)
     for before, after in pairwise(seen):
@@ -121,7 +119,7 @@ def test_a_zeroed_filter_is_held_at_zero_where_its_activation_has_a_slope(
 
 
 def test_after_a_prox_at_the_end_of_an_epoch_batch_norm_statistics_follow_the_weights() -> None:
-    """The loss on validation images is what it is with statistics measured anew, and AGS-CL learns because of it."""
+    """The loss on validation images is what it is with statistics measured again, and AGS-CL learns because of it."""
     task = tasks()[0]
     learner = Learner(residual(), AgsCl(), training=Training(epochs=8, lr=3e-3, batch_size=16))
     losses: list[tuple[float, float]] = []
@@ -143,7 +141,7 @@ def test_after_a_prox_at_the_end_of_an_epoch_batch_norm_statistics_follow_the_we
                 buffer.copy_(old)
         losses.append((epoch.val_loss, fresh))
 
-    learner.on_epoch = measure
+    learner.observer = on_epoch(measure)
     learner.learn(task)
     for val_loss, fresh in losses:
         assert val_loss == pytest.approx(fresh, rel=0.35, abs=0.02)
@@ -197,7 +195,7 @@ from tests.conftest import stripes
 torch.set_num_threads(2)
 stem = [nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 12, 1, stride=2), nn.ReLU()]
 trunk = nn.Sequential(*stem, nn.AdaptiveAvgPool2d(2), nn.Flatten())
-learner = Learner(trunk, "finetune", training=Training(epochs=20, batch_size=17), progress=False)
+learner = Learner(trunk, "finetune", training=Training(epochs=20, batch_size=17))
 learner.learn(stripes("a", 2, shape=(3, 24, 24)))
 print(len(learner.records))
 """
@@ -219,6 +217,21 @@ class Squeezed(nn.Module):
         return features
 
 
+class Broken(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise KeyError("stage5")
+
+
+class Paired(Broken):
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.conv(x).relu().flatten(1)
+        return features, features  # type: ignore[return-value]  # the mistake
+
+
 def frozen_stem() -> nn.Module:
     trunk = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     trunk[0].requires_grad_(False)
@@ -229,10 +242,12 @@ def frozen_stem() -> nn.Module:
     ("trunk", "message"),
     [
         (Squeezed(), r"also of a single image.*write \.flatten\(1\) for \.squeeze\(\)"),
-        (Squeezed(1), "first convolution takes 1 channels: --images grey or colour"),
+        (Squeezed(1), "first convolution takes 1 channels: read the images with channels=1"),
+        (Broken(), r"Broken cannot take images of 3×16×16 \(channels×height×width\): 'stage5'"),
+        (Paired(), "a trunk must give flat features N×D, this one gives a tuple"),
         (frozen_stem(), r"0\.weight takes no gradient, but gescl itself decides which filters move"),
     ],
-    ids=["squeezed", "grey", "frozen"],
+    ids=["squeezed", "grey", "raising", "tuple", "frozen"],
 )
 def test_a_network_that_would_disappoint_later_is_refused_at_once(trunk: nn.Module, message: str) -> None:
     with pytest.raises(UsageError, match=message):

@@ -15,6 +15,7 @@ from gescl.networks.feature_cache import FixedPrefix, fixed_parameters
 from gescl.networks.multihead import MultiHeadNet
 
 from ..conftest import stripes
+from ..methods.learners import on_epoch
 from .residual import residual
 
 SHAPE = (3, 16, 16)
@@ -45,12 +46,12 @@ def two_tasks(full: int, network: str | nn.Module = "small", epochs: int = 3, **
 
 @pytest.mark.parametrize("full", [0, 1, 3])
 def test_kept_features_change_nothing_but_the_last_bits(full: int) -> None:
-    kept, anew = two_tasks(full), two_tasks(full, feature_cache_mb=0)
+    kept, recomputed = two_tasks(full), two_tasks(full, feature_cache_mb=0)
     images = stripes("b", 2, shape=SHAPE, seed=1).train.images
     with torch.no_grad():
         for task in (0, 1):
-            torch.testing.assert_close(kept.net(images, task), anew.net(images, task), rtol=1e-5, atol=1e-5)
-    assert kept.accuracy == anew.accuracy
+            torch.testing.assert_close(kept.net(images, task), recomputed.net(images, task), rtol=1e-5, atol=1e-5)
+    assert kept.accuracy == recomputed.accuracy
 
 
 def passes_through_the_first_layer(network: str, **training: Any) -> float:
@@ -62,7 +63,7 @@ def passes_through_the_first_layer(network: str, **training: Any) -> float:
     seen = []
     learner.net.trunk.get_submodule("conv1").register_forward_hook(lambda m, i, output: seen.append(len(output)))
     counted: list[int] = []
-    learner.on_epoch = lambda epoch: counted.append(sum(seen))
+    learner.observer = on_epoch(lambda _: counted.append(sum(seen)))
     learner.training = Training(epochs=5, batch_size=16, **training)
     learner.learn(task)
     return counted[-1] / (len(task.train) + len(task.val))

@@ -10,15 +10,14 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from gescl.methods.base import TaskContext
 from gescl.networks.multihead import MultiHeadNet
-from gescl.streams.task import Split, Task
+from gescl.streams.task import Split
 
 Array = npt.NDArray[np.float64]
 
 
-def linear_model(classes: int, images: int) -> tuple[MultiHeadNet, TaskContext, Array]:
-    """The network, a task of random images for it, and what its trunk sees, a row an image."""
+def linear_model(classes: int, images: int) -> tuple[MultiHeadNet, Split, Array]:
+    """The network, random images and labels for it, and what its trunk sees: one row per image."""
     draw = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (images, 1, 2, 3), dtype=torch.uint8, generator=draw)
     labels = torch.randint(0, classes, (images,), generator=draw)
@@ -29,10 +28,7 @@ def linear_model(classes: int, images: int) -> tuple[MultiHeadNet, TaskContext, 
     head = net.add_head(classes)
     nn.init.eye_(head.weight)
     nn.init.zeros_(head.bias)
-    split = Split(pixels, labels)
-    task = Task("t", tuple(map(str, range(classes))), split, split)
-    context = TaskContext(0, task, 0, 32, [(0, split)], [(0, split)])
-    return net, context, ((pixels.double() - 120) / 70).flatten(1).numpy()
+    return net, Split(pixels, labels), ((pixels.double() - 120) / 70).flatten(1).numpy()
 
 
 def outputs(net: MultiHeadNet, seen: Array) -> Array:

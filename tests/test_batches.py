@@ -152,7 +152,11 @@ from gescl import Learner, Training
 from tests.conftest import stripes
 learner = Learner("small", "gescl", training=Training(epochs=4, lr=3e-3, batch_size=16, precision="bfloat16"))
 learner.learn(stripes("a", 2))
+seen = set()
+trunk = learner.net.trunk
+trunk.register_forward_hook(lambda trunk, inputs, features: seen.add((trunk.training, features.dtype)))
 learner.learn(stripes("b", 2, seed=1))
+assert seen == {(True, torch.bfloat16), (False, torch.float32)}, seen
 assert learner.average_accuracy > 0.8, learner.average_accuracy
 assert all(p.dtype == torch.float32 for p in learner.net.parameters())
 """

@@ -45,30 +45,35 @@ class MultiHeadNet(nn.Module):
         self._gate: Tensor | None = None
         self._selected = 0
         self._statistics: dict[int, list[Tensor]] = {}
-        training = trunk.training
-        trunk.eval()
-        self.layout = _layout(trunk)
-        with torch.no_grad():
+        self.layout, self.features = self._tried(trunk)
+        self.to(memory_format=self.layout)  # type: ignore[call-overload]  # torch's stubs lack this one
+
+    @torch.no_grad()
+    def _tried(self, trunk: nn.Module) -> tuple[torch.memory_format, int]:
+        """The layout that the trunk can read images in, and the number of its features; refused if it gives none."""
+        training, layout = trunk.training, _layout(trunk)
+        try:
+            trunk.eval()
             try:
-                features = trunk(self._sample().to(memory_format=self.layout))
+                features = trunk(self._sample().to(memory_format=layout))
             except Exception:  # x.view(n, -1), which many networks flatten with, cannot read that layout
-                self.layout = torch.contiguous_format
-                try:
-                    features = trunk(self._sample())
-                except Exception as error:  # whatever a network of the user's raises
-                    raise UsageError(_refusal(trunk, shape, error)) from error
-            if not isinstance(features, Tensor):
-                raise UsageError(f"a trunk must give flat features N×D, this one gives a {type(features).__name__}")
-            if features.ndim == 2 and trunk(self._sample()[:1].to(memory_format=self.layout)).ndim != 2:
-                raise UsageError(
-                    "a trunk must give flat features N×D also of a single image, this one drops a dimension then: "
-                    "write .flatten(1) for .squeeze()"
-                )
-        trunk.train(training)
+                layout = torch.contiguous_format
+                features = trunk(self._sample())
+            one = trunk(self._sample()[:1].to(memory_format=layout))
+        except Exception as error:  # whatever a network of the user's raises
+            raise UsageError(_refusal(trunk, self.shape, error)) from error
+        finally:
+            trunk.train(training)
+        if not isinstance(features, Tensor):
+            raise UsageError(f"a trunk must give flat features N×D, this one gives a {type(features).__name__}")
         if features.ndim != 2:
             raise UsageError(f"a trunk must give flat features N×D, this one gives shape {tuple(features.shape)}")
-        self.features = features.shape[1]
-        self.to(memory_format=self.layout)  # type: ignore[call-overload]  # torch's stubs lack this one
+        if one.ndim != 2:
+            raise UsageError(
+                "a trunk must give flat features N×D also of a single image, this one drops a dimension then: "
+                "write .flatten(1) for .squeeze()"
+            )
+        return layout, features.shape[1]
 
     @cached_property
     def graph(self) -> FilterGraph:

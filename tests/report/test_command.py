@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -43,8 +45,8 @@ def test_a_folder_without_a_run_is_one_message_and_exit_code_1(tmp_path: Path) -
 def test_the_demonstration_ends_with_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def quick(name: str, method: str, settings: list[str]) -> Recipe:
-        return load_recipe("digits", method=method, settings=["training.epochs=1", "stream.tasks=2"])
+    def quick(name: str, method: str, settings: Mapping[str, Any]) -> Recipe:
+        return load_recipe("digits", method=method, settings={"training.epochs": 1, "stream.tasks": 2})
 
     monkeypatch.setattr(demo, "load_recipe", quick)
     monkeypatch.setattr(writer, "DRAWERS", (draw_first_task,))  # all of them are drawn for other tests
@@ -53,4 +55,4 @@ def test_the_demonstration_ends_with_the_report(
     assert "digits-methods" in page.read_text(encoding="utf-8")
     said = capsys.readouterr().out
     assert said.rstrip().endswith(f"Report: {page}")
-    assert all(Experiment(quick("digits", m, []), 0, tmp_path).finished() for m in demo.METHODS)
+    assert all(Experiment(quick("digits", m, {}), 0, tmp_path).finished() for m in demo.METHODS)

@@ -1,7 +1,7 @@
-"""Gradients of every sample by itself: what Fisher information (EWC) and MAS sum up.
+"""Sums over per-sample gradients, for the Fisher information (EWC) and MAS.
 
-One batched backward pass gives the gradient at the output of every layer; since samples do not meet in a layer, the
-weight gradient of each sample follows from its own input and output gradient alone. Nothing runs one sample at a time.
+One batched backward pass gives the gradient at the output of every layer; since layers keep samples apart, the weight
+gradient of each sample follows from its own input and output gradient. Samples are never run one at a time.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Power = Literal[1, 2]
 BatchNorm = nn.modules.batchnorm._BatchNorm
 Convolution = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
-# Numbers held at once while the samples' gradients of a layer are made: 4 MiB, about a core's cache. The whole batch
-# at once is slower, and would need 370 kB an image with `paper3`.
+# Numbers held at once while the samples' gradients of a layer are computed: 4 MiB, about the cache of a core. The whole
+# batch at once is slower, and would need 370 kB per image with `paper3`.
 _AT_ONCE = 2**20
 
 
 def per_sample_sums(module: nn.Module, losses: Callable[[], Tensor], power: Power) -> dict[str, Tensor]:
-    """Σ over samples of |∂ℓ_n/∂θ| to a power, for every parameter of a module that requires a gradient.
+    """Σ over samples of |∂ℓ_n/∂θ| to the given power, for every parameter of a module that requires a gradient.
 
         fisher = per_sample_sums(trunk, lambda: F.cross_entropy(head(trunk(x)), y, reduction="none"), power=2)
 
-    `losses` runs the module once on a batch and returns one loss a sample. Everything must be in eval mode: where
-    samples meet in batch statistics, no gradient belongs to one of them. No gradient or buffer is changed.
+    `losses` runs the module once on a batch and returns one loss per sample. Everything must be in eval mode: if
+    samples share batch statistics, there is no gradient of a single sample. No gradient or buffer is changed.
     """
     names = {id(p): name for name, p in module.named_parameters() if p.requires_grad}
     layers = [layer for layer in module.modules() if any(id(p) in names for p in layer.parameters(recurse=False))]
@@ -40,16 +40,16 @@ def per_sample_sums(module: nn.Module, losses: Callable[[], Tensor], power: Powe
 
     def refused(layer: nn.Module, why: str) -> UsageError:
         name = next(name for name, known in module.named_modules() if known is layer)
-        return UsageError(f"layer {name!r} ({type(layer).__name__}): no gradient belongs to one image, {why}")
+        return UsageError(f"layer {name!r} ({type(layer).__name__}): gradients of single images are not defined, {why}")
 
     def note(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if isinstance(layer, BatchNorm) and (layer.training or layer.running_mean is None):
-            raise refused(layer, "images meet in its batch statistics; it must use running ones")
+            raise refused(layer, "since it uses batch statistics; it must use running ones")
         if not inputs:
-            raise refused(layer, "it makes weights, and is given no images")
+            raise refused(layer, "since it makes weights and is given no images")
         if layer in seen:
-            raise refused(layer, "it is used twice")
-        # The edge, not the output: an activation in place would make another tensor of it.
+            raise refused(layer, "since it is used twice")
+        # The edge instead of the output, which an in-place activation would change.
         seen[layer] = inputs[0].detach(), get_gradient_edge(output)
 
     hooks = [layer.register_forward_hook(note, prepend=True) for layer in layers]  # before any gate on the output
@@ -62,7 +62,7 @@ def per_sample_sums(module: nn.Module, losses: Callable[[], Tensor], power: Powe
     sums = {name: torch.zeros_like(p) for name, p in module.named_parameters() if p.requires_grad}
     if not seen:
         return sums
-    # With respect to outputs alone: autograd then leaves out the batch's weight gradients, a third of the work.
+    # With respect to outputs only: autograd then skips the weight gradients of the batch, a third of the work.
     gradients = torch.autograd.grad(total, [edge for _, edge in seen.values()], allow_unused=True)
     with torch.no_grad():
         for (layer, (inputs, _)), gradient in zip(seen.items(), gradients, strict=True):
@@ -97,7 +97,7 @@ def _layer_sums(layer: nn.Module, inputs: Tensor, gradient: Tensor, power: Power
 
 
 def _is_plain(layer: nn.Module) -> bool:
-    """Whether a layer computes what its class is known for, from its weight and bias as they are."""
+    """Whether a layer computes what its class implies, from its weight and bias alone."""
     if any(name not in ("weight", "bias") for name, _ in layer.named_parameters(recurse=False)):  # weight norm's
         return False
     if isinstance(layer, Convolution):
@@ -123,10 +123,10 @@ def _convolution(layer: nn.modules.conv._ConvNd, inputs: Tensor, gradient: Tenso
         1,
     )
     outputs, columns = layer.out_channels // groups, prod(kernel) * per_group
-    rows = gradient.reshape(len(inputs) * groups, outputs, -1)  # one matrix a sample and group
+    rows = gradient.reshape(len(inputs) * groups, outputs, -1)  # one matrix per sample and group
     result = inputs.new_zeros(groups, outputs, columns)
     at_once = min(len(inputs), max(1, _AT_ONCE // (groups * columns * (prod(positions) + outputs))))
-    patches = inputs.new_empty(at_once, *size)  # made once: fresh memory for every part costs as much as filling it
+    patches = inputs.new_empty(at_once, *size)  # allocated once: allocating for every part takes as long as filling it
     each = inputs.new_empty(at_once * groups, outputs, columns)
     for start in range(0, len(inputs), at_once):
         part = padded[start : start + at_once]
@@ -151,7 +151,7 @@ def _padding(layer: nn.modules.conv._ConvNd) -> list[int]:
 
 
 def _any_layer(layer: nn.Module, inputs: Tensor, gradient: Tensor, power: Power) -> Iterator[tuple[Tensor, Tensor]]:
-    """Any layer that keeps samples apart, through autograd: right, but slow."""
+    """Any layer that keeps samples apart, by autograd: correct, but slow."""
     parameters = dict(layer.named_parameters(recurse=False))
 
     def pulled_back(one: Tensor, at_output: Tensor) -> dict[str, Tensor]:

@@ -1,17 +1,17 @@
-"""Mean and standard deviation over samples of what is too large to keep (Eq. 18–19)."""
+"""Mean and standard deviation over samples that are too large to keep in memory (Eq. 18–19)."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-# Numbers taken at once: 1 MiB in float64, so that what is written is still in cache when it is read again. A float64
+# Numbers processed at once: 1 MiB in float64, so that what is written is still in cache when it is read. A float64
 # copy of a whole batch of activation maps makes the pass about ten times slower.
 _AT_ONCE = 2**17
 
 
 class RunningMoments:
-    """Population mean and standard deviation over dim 0, batch by batch, as if all samples had been there at once.
+    """Population mean and standard deviation over dim 0, batch by batch, as if all samples were given at once.
 
     >>> moments = RunningMoments()
     >>> moments.update(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
@@ -21,8 +21,8 @@ class RunningMoments:
     >>> moments.std
     tensor([1.6330, 0.0000], dtype=torch.float64)
 
-    Every batch is N×anything on any device; `mean` and `std` have the shape "anything", in float64. What never varies
-    has a deviation of exactly 0.
+    A batch has any shape N×…, on any device; `mean` and `std` have the remaining shape, in float64. The deviation of
+    values that never vary is exactly 0.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class RunningMoments:
 
     @torch.no_grad()
     def update(self, batch: Tensor) -> None:
-        """Take in one more batch."""
+        """Add a batch."""
         size = len(batch)
         if size == 0:
             return
@@ -51,7 +51,7 @@ class RunningMoments:
         total, squares = total.sum(0), squares.sum(0)
         mean = shift[0] + total / size
         m2 = (squares - total.square() / size).clamp_min_(0)
-        if self.count:  # merge (n, mean, M2) of what was seen and of the batch (Chan)
+        if self.count:  # merge (n, mean, M2) of the samples so far and of the batch (Chan)
             weight = size / (self.count + size)
             gap = mean - self._mean
             mean = self._mean + gap * weight
@@ -76,7 +76,7 @@ class RunningMoments:
 
 
 def pixel_moments(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each channel of uint8 images N×C×H×W; a deviation of 0 is given as 1."""
+    """Mean and standard deviation of each channel of uint8 images N×C×H×W; a deviation of 0 is returned as 1."""
     total = torch.zeros(images.shape[1], dtype=torch.float64)
     squares = torch.zeros_like(total)
     for part in torch.split(images, 4096):

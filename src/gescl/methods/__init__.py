@@ -1,4 +1,4 @@
-"""How to learn without forgetting: one method a file, and the table of their names."""
+"""How to learn without forgetting: one method per file, and the table of their names."""
 
 from ..errors import UsageError, unknown
 from .ags import AgsCl

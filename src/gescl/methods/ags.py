@@ -1,7 +1,7 @@
-"""AGS-CL: continual learning with adaptive group sparsity (Jung et al. 2020), the method that GESCL grew from.
+"""AGS-CL: continual learning with adaptive group sparsity (Jung et al. 2020), on which GESCL is based.
 
-A group is a filter's incoming weights with its bias. Free groups are driven to zero, important ones held near their
-anchor in proportion to their mean activation, once per epoch each. The machinery is GESCL's (filterwise.py).
+A group is a filter's incoming weights with its bias. Once per epoch, free groups are driven to zero and important ones
+held near their anchor in proportion to their mean activation. The code is shared with GESCL (filterwise.py).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .filterwise import FilterwiseStrategy, LayerPlan, activation_moments
 
 
 class AgsCl(Method):
-    """Hyper-parameters of AGS-CL; the defaults are its authors' for CIFAR-10/100 (100 epochs a task: with fewer, the
-    prox comes less often, and μ must be larger to the same effect)."""
+    """Hyper-parameters of AGS-CL; the defaults are its authors' for CIFAR-10/100, with 100 epochs per task. With fewer
+    epochs there are fewer proximal steps, and μ must be larger for the same effect."""
 
     name: ClassVar[str] = "ags-cl"
 
@@ -30,8 +30,8 @@ class AgsCl(Method):
         0.2,
         ge=0,
         le=1,
-        description="ρ: share of free filters redrawn after a task; others rest at zero (its authors leave "
-        "them as they are)",
+        description="ρ: share of free filters redrawn after a task; the others are set to zero (its authors leave "
+        "them unchanged)",
     )
 
     def strategy(self, net: MultiHeadNet) -> AgsClStrategy:

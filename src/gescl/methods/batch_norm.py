@@ -1,8 +1,8 @@
-"""Batch-norm statistics of the weights as they are.
+"""Keep batch-norm statistics in line with the weights.
 
-Every task has statistics of its own, which are swapped in with its head. When a later task moves the weights, those of
-earlier tasks are of weights that are no more, and their images are gone. What can be had is how far the new images'
-statistics have moved: measured before and after, old tasks' statistics are taken along (`follow_statistics`).
+Every task has its own statistics, which are swapped in with its head. When a later task moves the weights, those of
+earlier tasks no longer match, and their images are gone. But the change in the statistics of the new images can be
+measured, before and after the task, and applied to those of old tasks (`follow_statistics`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Statistics = list[tuple[Tensor, Tensor]]
 
 @torch.no_grad()
 def estimate_statistics(net: MultiHeadNet, context: TaskContext) -> Statistics:
-    """Set the task's statistics to the mean of all batches' of its training images, and give a copy of them."""
+    """Set the task's statistics to the mean over all batches of its training images, and return a copy of them."""
     norms = [norm for _, norm, _ in net.norms()]
     if not norms:
         return []
@@ -40,7 +40,7 @@ def estimate_statistics(net: MultiHeadNet, context: TaskContext) -> Statistics:
 
 @torch.no_grad()
 def measured_statistics(net: MultiHeadNet, context: TaskContext) -> Statistics:
-    """What `estimate_statistics` would give; the task's own stay as they are."""
+    """What `estimate_statistics` returns, without changing the task's statistics."""
     net.select(context.index)
     kept = [(buffer, buffer.clone()) for _, norm, _ in net.norms() for buffer in norm.buffers()]
     measured = estimate_statistics(net, context)
@@ -50,13 +50,13 @@ def measured_statistics(net: MultiHeadNet, context: TaskContext) -> Statistics:
 
 
 class FollowingStatistics:
-    """Old tasks' statistics while a new task is learned: made before it, told to follow after it."""
+    """Lets old tasks' statistics follow the weights: created before a task is learned, applied after it."""
 
     def __init__(self, net: MultiHeadNet, context: TaskContext) -> None:
         self.net = net
         self._before = estimate_statistics(net, context) if context.index else []
 
     def follow(self, context: TaskContext, moved: Tensor) -> None:
-        """Take old tasks' statistics along with the filters that may have moved, one flag each."""
+        """Update old tasks' statistics of the filters that may have moved, one flag per filter."""
         if self._before:
             self.net.follow_statistics(moved, self._before, measured_statistics(self.net, context))

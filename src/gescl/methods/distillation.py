@@ -1,8 +1,8 @@
-"""Distillation: what the old heads said of the new images before they were learned, kept while they are learned.
+"""Distillation: keep the old heads' answers to the new images as they were before the task.
 
-Images of old tasks are gone, but their heads are not, and the new images show them how far the trunk has moved. It is
-the idea of learning without forgetting (Li and Hoiem 2016): the answers of the old heads are recorded once, before a
-task is learned, and departing from them costs. Nothing is carried from task to task.
+Images of old tasks are gone, but their heads are not, and their answers to the new images show how far the trunk has
+moved. This is the idea of learning without forgetting (Li and Hoiem 2016): the answers of the old heads are recorded
+once, before a task is learned, and moving away from them is penalised. Nothing is carried from task to task.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch.nn.utils.rnn import pad_sequence
 from ..networks.multihead import MultiHeadNet
 from .base import Batch, TaskContext
 
-#: Answers are compared at this softness, so that the order of the unlikely classes counts too; the usual value.
+#: The usual temperature at which answers are compared, so that the order of unlikely classes counts too.
 TEMPERATURE = 2.0
 
-#: At most so many old heads are asked per step, drawn anew each time: the cost does not grow with the tasks.
+#: The most old heads asked per step, drawn again each time: the cost does not grow with the number of tasks.
 HEADS_PER_STEP = 8
 EVERYONE = slice(None)
 
-#: What a class scores that a head does not have: heads are padded to the same number of classes.
+#: The logit of a class that a head does not have: heads are padded to the same number of classes.
 NEVER = -1e9
 
 
@@ -41,7 +41,7 @@ class Distillation:
         self.answers = torch.cat(answers)
 
     def _ask(self, features: Tensor, heads: Tensor | slice = EVERYONE) -> Tensor:
-        """What heads say, all in one product."""
+        """The log-probabilities of several heads, from one matrix product."""
         weight, bias = self._weight[heads].flatten(0, 1), self._bias[heads].flatten()
         logits = F.linear(features, weight, bias).view(len(features), -1, self._bias.shape[1])
         return F.log_softmax(logits / TEMPERATURE, dim=2)
@@ -49,7 +49,7 @@ class Distillation:
     def loss(self, batch: Batch) -> Tensor:
         """How far the old heads' answers to the batch have moved: Σ over heads of T²·KL(recorded ‖ now).
 
-        Where there are more old heads than are asked per step, the sum is estimated from those asked.
+        If there are more old heads than are asked per step, the sum is estimated from those asked.
         """
         there = len(self._bias)
         heads = torch.randperm(there, generator=self._draw)[:HEADS_PER_STEP] if there > HEADS_PER_STEP else EVERYONE

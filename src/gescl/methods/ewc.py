@@ -1,10 +1,10 @@
 """EWC: elastic weight consolidation (Kirkpatrick et al. 2017).
 
-A weight is held in proportion to the Fisher information that the tasks so far have about it, in the running-mean form
-with a single anchor (Huszár 2018): one number per weight, however many tasks there are.
+A weight is held in proportion to its Fisher information in the tasks so far, in the running-mean form with a single
+anchor (Huszár 2018): one number per weight, for any number of tasks.
 
-Under Adam, forgetting does not vanish as λ grows: its steps are of the size of the learning rate however hard the pull,
-so a held weight wanders about its anchor by an amount in proportion to the rate. Under SGD it does not.
+With Adam, forgetting does not vanish as λ grows: its steps have the size of the learning rate however strong the pull,
+so a held weight moves around its anchor by an amount proportional to the rate. With SGD it does not.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ..networks.multihead import MultiHeadNet
 from .base import Method, TaskContext
 from .quadratic import QuadraticStrategy, mean_per_image
 
-#: Images whose mean gradient common code squares; published values of λ belong to it.
+#: Batch size of common code, which squares the mean gradient of a batch; published values of λ are for this size.
 PUBLISHED_BATCH = 20
 
 
 class Ewc(Method):
-    """Hyper-parameters of EWC. λ = 25000 as published for CIFAR-10/100 goes with `fisher = "batch"`, whose Fisher is
+    """Hyper-parameters of EWC. The published λ = 25000 for CIFAR-10/100 belongs to `fisher = "batch"`, whose Fisher is
     about 20 times smaller than that of single images."""
 
     name: ClassVar[str] = "ewc"
@@ -33,8 +33,8 @@ class Ewc(Method):
     lam: NonNegativeFloat = Field(1250.0, description="λ: how strongly weights are held; 25000 / 20 (see fisher)")
     fisher: Literal["sampled", "empirical", "batch"] = Field(
         "sampled",
-        description="labels drawn from the model (the Fisher information), the true ones (the empirical Fisher), or "
-        "the squared mean gradient of batches of 20, as common code has it (for published λ)",
+        description="sampled: labels drawn from the model (the Fisher information); empirical: the true labels; batch: "
+        "the squared mean gradient of batches of 20, as in common code (for published λ)",
     )
 
     def strategy(self, net: MultiHeadNet) -> EwcStrategy:
@@ -68,7 +68,7 @@ class EwcStrategy(QuadraticStrategy[Ewc]):
         self.net.eval()
         total = {name: torch.zeros_like(p) for name, p in self.weights.items()}
         images = 0
-        # Shuffled: classes must mix, however the images are stored.
+        # Shuffled, since images may be stored by class.
         for batch, labels in context.batches(PUBLISHED_BATCH, shuffled="fisher batches"):
             loss = F.cross_entropy(self.net(batch, context.index), labels)
             gradients = torch.autograd.grad(loss, list(self.weights.values()), materialize_grads=True)

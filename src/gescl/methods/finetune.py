@@ -1,4 +1,4 @@
-"""Plain fine-tuning: learn each task as if there had been none before. The lower bound."""
+"""Plain fine-tuning: learn each task as if there were no earlier ones. The lower bound."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .base import Method, Strategy
 
 
 class Finetune(Method):
-    """Nothing is kept."""
+    """Nothing prevents forgetting."""
 
     name: ClassVar[str] = "finetune"
 

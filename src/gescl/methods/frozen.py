@@ -1,6 +1,6 @@
 """Frozen: the trunk is fixed after the first task and only heads are learned.
 
-The cheapest way not to forget. A method that loses to it learned nothing after task 1.
+The cheapest way not to forget. A method that does worse has learned nothing useful after the first task.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .base import Method, Strategy, TaskContext
 
 
 class Frozen(Method):
-    """The first task's trunk, for ever."""
+    """The trunk of the first task, for all tasks."""
 
     name: ClassVar[str] = "frozen"
 

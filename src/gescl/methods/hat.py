@@ -1,11 +1,11 @@
 """HAT: hard attention to the task (Serrà et al. 2018).
 
-Every task learns a gate on each filter. A weight between two filters that earlier tasks use does not move any more, and
-what enters an old task's filters from others is gated off, so old tasks stay as they were.
+Every task learns a gate for each filter. A weight between two filters that earlier tasks use no longer moves, and what
+other filters feed into an old task's filters is gated off, so old tasks stay as they are.
 
 Its authors scale gradients by a mask of sigmoids, with plain SGD. Adam is scale-free: a gradient a thousand times
-smaller makes the same step. So the update itself is masked here, which for SGD is the same thing, and a task's gates
-are rounded when it ends. Old tasks are then unchanged to the last bit.
+smaller makes the same step. So the update itself is masked here, which is the same for SGD, and a task's gates are
+rounded when it ends. Old tasks are then unchanged to the last bit.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ EMBEDDING_BOUND = 6.0
 
 
 class Hat(Method):
-    """Hyper-parameters of HAT. Its authors have λ = 0.75 and s_max = 400, also for CIFAR-10/100, with SGD and many more
-    epochs. With Adam and a few epochs that price closes gates before they have shown their use: the defaults here are
-    what validation accuracy on `scripts` preferred."""
+    """Hyper-parameters of HAT. Its authors use λ = 0.75 and s_max = 400, also for CIFAR-10/100, with SGD and many more
+    epochs. With Adam and a few epochs that λ closes gates before they have become useful: the defaults here were chosen
+    by validation accuracy on `scripts`."""
 
     name: ClassVar[str] = "hat"
 
-    lam: NonNegativeFloat = Field(0.02, description="λ: what a filter costs that no earlier task uses")
+    lam: NonNegativeFloat = Field(0.02, description="λ: cost of using a filter that no earlier task uses")
     s_max: float = Field(50.0, gt=1, description="steepness of the gates at the end of every epoch")
     gates: Literal["hard", "soft"] = Field(
         "hard",
-        description="rounded when a task ends: forgetting is exactly 0; or sigmoids at s_max, the authors' letter: "
-        "forgetting is small",
+        description="hard: rounded when a task ends, so that forgetting is exactly 0; soft: sigmoids at s_max, as its "
+        "authors do, with little forgetting",
     )
     embedding_rate: PositiveFloat = Field(
         10.0,
-        description="how many times the learning rate the embedding is stepped with: its authors' SGD moves it far by "
+        description="learning rate of the embedding, as a multiple of the network's: its authors' SGD moves it far by "
         "the factor s_max in the compensation, which Adam undoes, so that gates would stay where they were drawn; "
         "1 is their method with SGD",
     )
@@ -51,14 +51,14 @@ class Hat(Method):
 
 
 def annealed(progress: float, s_max: float) -> float:
-    """The gates' steepness s at a batch, from 1/s_max at an epoch's first to s_max at its last (their Eq. 3)."""
+    """The steepness s of the gates, from 1/s_max at an epoch's first batch to s_max at its last (their Eq. 3)."""
     return 1 / s_max + (s_max - 1 / s_max) * progress
 
 
 def compensation(embedding: Tensor, s: float, s_max: float) -> Tensor:
-    """What the embedding's gradient is multiplied by (their Eq. 5).
+    """The factor on the embedding's gradient (their Eq. 5).
 
-    A steep gate has no slope but at zero. This makes the gradient s_max times what a gate of steepness 1 would give.
+    A steep gate has no slope except at zero. This makes the gradient s_max times that of a gate of steepness 1.
     """
     steep = torch.cosh((s * embedding).clamp(-COSH_BOUND, COSH_BOUND)) + 1
     return s_max / s * steep / (torch.cosh(embedding) + 1)
@@ -82,7 +82,7 @@ class HatStrategy(Strategy[Hat]):
         return [self.embedding]
 
     def _holds(self) -> list[tuple[Tensor, Tensor]]:
-        """Weights with how firmly they are held: min of m_prev at both ends (their Eq. 2), 1 for the image."""
+        """Weights with how firmly they are held: the minimum of m_prev at both ends (their Eq. 2), 1 for the image."""
         graph = self.net.graph
         holds = {}
         for edge in graph.edges:
@@ -117,11 +117,11 @@ class HatStrategy(Strategy[Hat]):
         self.embedding.clamp_(-EMBEDDING_BOUND, EMBEDDING_BOUND)
 
     def end_epoch(self, context: TaskContext) -> None:
-        self.net.gates[context.index] = self._settled()  # what is validated is what will be used
+        self.net.gates[context.index] = self._settled()  # validate with the gates that will be used
 
     @torch.no_grad()
     def _settled(self) -> Tensor:
-        """The gates as they are once the task is learned."""
+        """The gates that the task will have once it is learned."""
         gate = torch.sigmoid(self.method.s_max * self.embedding)
         return gate.round() if self.method.gates == "hard" else gate
 

@@ -17,14 +17,14 @@ from .base import Method, Strategy
 
 
 class Joint(Method):
-    """All tasks seen so far at once, from the weights the last task left; or all of a stream at once at its end."""
+    """Trains on all tasks so far together, from the current weights; or on a whole stream at once, at its end."""
 
     name: ClassVar[str] = "joint"
 
     once: bool = Field(
         False,
-        description="in runs, put every task off until the last and train once on all of them: the bound at the end "
-        "of the stream for a fraction of the time; accuracies before it are null",
+        description="in runs, postpone every task until the last and train once on all of them: the bound at the end "
+        "of the stream in a fraction of the time; accuracies before it are null",
     )
 
     def strategy(self, net: MultiHeadNet) -> JointStrategy:

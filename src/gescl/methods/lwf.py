@@ -1,7 +1,7 @@
-"""LwF: learning without forgetting (Li and Hoiem 2016). Old heads shall go on saying the same of the new images.
+"""LwF: learning without forgetting (Li and Hoiem 2016). Old heads keep their answers to the new images.
 
-As everywhere here, old heads themselves are left alone; its authors train them too. Answers are compared at temperature
-T = 2 as theirs are, and the loss times T², by which its gradients keep their size: their λ = 1 is about ¼ here.
+As in all methods here, old heads are not trained; its authors train them too. Answers are compared at temperature
+T = 2 as theirs are, but the loss is multiplied by T² to keep the size of its gradients: their λ = 1 is about ¼ here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Lwf(Method):
 
     name: ClassVar[str] = "lwf"
 
-    lam: NonNegativeFloat = Field(1.0, description="λ: what it costs when old heads' answers to the new images move")
+    lam: NonNegativeFloat = Field(1.0, description="λ: how strongly the old heads' answers to the new images are kept")
 
     def strategy(self, net: MultiHeadNet) -> LwfStrategy:
         return LwfStrategy(self, net)
@@ -40,6 +40,6 @@ class LwfStrategy(Strategy[Lwf]):
         return None if self.distillation is None else self.method.lam * self.distillation.loss(batch)
 
     def end_task(self, context: TaskContext) -> None:
-        self.distillation = None  # the images are gone, and so is what was said of them
+        self.distillation = None  # the recorded answers are of no use without the images
         everywhere = torch.ones(self.net.graph.size, dtype=torch.bool, device=self.net.mean.device)
         self.statistics.follow(context, everywhere)

@@ -1,6 +1,6 @@
 """MAS: memory aware synapses (Aljundi et al. 2018).
 
-A weight is held in proportion to how much the squared length of the output answers to it, image by image. Labels are
+A weight is held in proportion to how much the squared length of the output depends on it, image by image. Labels are
 not needed.
 """
 

@@ -1,8 +1,8 @@
 """What EWC, SI and MAS share: a spring on every weight of the trunk, as stiff as the weight is important.
 
-The penalty is pull/2 · Σ Ω (θ − θ*)². Its gradient is added by hand after the task's own, so that a method can read
-the task's gradient first, and because it costs three passes over the weights that way. θ* are the weights as the last
-task left them, so nothing but Ω is carried from task to task: one number per weight.
+The penalty is pull/2 · Σ Ω (θ − θ*)². Its gradient is added after that of the task, so that a method can read the
+task's gradient first, and because this takes only three passes over the weights. θ* are the weights as the last task
+left them, so only Ω is carried from task to task: one number per weight.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .base import Method, Strategy, TaskContext
 
 M = TypeVar("M", bound=Method)
 
-#: From logits (N×classes) and labels (N) to one number an image.
+#: From logits (N×classes) and labels (N) to one number per image.
 Losses = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -41,7 +41,7 @@ class QuadraticStrategy(Strategy[M]):
 
     @torch.no_grad()
     def after_backward(self, context: TaskContext) -> None:
-        if self.pull == 0 or context.index == 0:  # without a past there is nothing to hold
+        if self.pull == 0 or context.index == 0:  # without earlier tasks there is nothing to hold
             return
         gradients = {name: p.grad for name, p in self.weights.items() if p.grad is not None}
         away = torch._foreach_sub([self.weights[n] for n in gradients], [self._anchor[n] for n in gradients])
@@ -50,7 +50,7 @@ class QuadraticStrategy(Strategy[M]):
 
     @torch.no_grad()
     def value(self) -> float:
-        """The penalty as it stands."""
+        """The current value of the penalty."""
         terms = [
             self.importance[name].double() * (p - self._anchor[name]).double().square()
             for name, p in self.weights.items()
@@ -67,7 +67,7 @@ class QuadraticStrategy(Strategy[M]):
 
 
 def mean_per_image(net: MultiHeadNet, context: TaskContext, losses: Losses, power: Power) -> dict[str, Tensor]:
-    """Mean over the task's images of |∂ℓ/∂θ| to a power, image by image, for every weight of the trunk."""
+    """Mean over the task's images of |∂ℓ/∂θ| to the given power, image by image, for every weight of the trunk."""
     net.eval()
     total: dict[str, Tensor] = {}
     count = 0

@@ -1,7 +1,7 @@
 """SI: synaptic intelligence (Zenke, Poole and Ganguli 2017).
 
-A weight is held in proportion to what its way through the task has lowered the loss by. That is summed up along the
-way, so the importance costs no pass over the images.
+A weight is held in proportion to how much its changes during the task have lowered the loss. That is summed during
+training, so the importance needs no pass over the images.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Si(Method):
 
     c: NonNegativeFloat = Field(0.9, description="how strongly weights are held")
     xi: PositiveFloat = Field(
-        0.1, description="ξ: bounds the importance of weights that hardly moved (Eq. 5); 0.1 is common code's"
+        0.1, description="ξ: bounds the importance of weights that hardly moved (Eq. 5); 0.1 as in common code"
     )
 
     def strategy(self, net: MultiHeadNet) -> SiStrategy:
@@ -42,11 +42,11 @@ class SiStrategy(QuadraticStrategy[Si]):
         self.path = {name: torch.zeros_like(p) for name, p in self.weights.items()}
 
     def tracked(self) -> Sequence[Tensor]:
-        return list(self.path.values())  # the path to the best weights, not beyond
+        return list(self.path.values())  # the path up to the best weights only
 
     @torch.no_grad()
     def after_backward(self, context: TaskContext) -> None:
-        # Before the pull is added: a weight that is held back has not thereby become more important.
+        # Before the pull is added: being held back does not make a weight more important.
         self._step = {name: (p.grad.clone(), p.clone()) for name, p in self.weights.items() if p.grad is not None}
         super().after_backward(context)
 

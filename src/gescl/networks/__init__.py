@@ -1,1 +1,1 @@
-"""What learns."""
+"""The networks that learn: shipped trunks, external ones, and a net of one trunk with many heads."""

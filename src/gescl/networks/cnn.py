@@ -1,4 +1,4 @@
-"""The networks of the benchmarks: trunks without heads, sized by the images they see."""
+"""The shipped networks, as trunks without heads, and how networks are found by name."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Shape = tuple[int, int, int]
 
 
 def find_network(name: str | None, seed: int = 0) -> str | nn.Module | None:
-    """A network as the command line names it: shipped and timm's by their names, `package.module:factory` as a trunk.
+    """A network as named on the command line: shipped and timm networks by name, `package.module:factory` as a trunk.
 
-    The names are checked here, before anything is read or trained.
+    Names are checked here, before anything is read or trained.
     """
     if name is None or name in NETWORKS or name.startswith("timm:"):
         return name
@@ -31,7 +31,7 @@ def find_network(name: str | None, seed: int = 0) -> str | nn.Module | None:
 
 
 def build_trunk(name: str, shape: Shape) -> nn.Module:
-    """The trunk of that name for images of `shape` (channels, height, width).
+    """The trunk with that name for images of `shape` (channels, height, width).
 
         build_trunk("paper3", (3, 32, 32))
 
@@ -55,7 +55,7 @@ def _shipped(name: str, channels: int) -> nn.Module:
 
 
 def small(channels: int) -> nn.Module:
-    """Three blocks as `paper3` with half the filters: for `scripts` and `digits`."""
+    """`paper3` with half the filters: for `scripts` and `digits`."""
     return _blocks(channels, (16, 32, 64))
 
 
@@ -65,7 +65,7 @@ def paper3(channels: int) -> nn.Module:
 
 
 def ags6(channels: int) -> nn.Module:
-    """Two convolutions a block and dropout after each pool, then 256 fully connected units."""
+    """Three blocks of two convolutions with dropout after each pool, then 256 fully connected units."""
     layers: dict[str, nn.Module] = {}
     before = channels
     for block, filters in enumerate((32, 64, 128), start=1):

@@ -1,4 +1,4 @@
-"""Dropout that draws a byte of chance where torch's draws a number: faster on a CPU (bench/tricks.py)."""
+"""Dropout that draws one random byte per element instead of a number: faster on a CPU (bench/tricks.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class ByteDropout(nn.Dropout):
-    """nn.Dropout, with the probability rounded to a 256th. On a GPU it is torch's."""
+    """nn.Dropout with the probability rounded to a multiple of 1/256. On a GPU it is nn.Dropout itself."""
 
     def forward(self, input: Tensor) -> Tensor:
         dropped = round(self.p * 256)

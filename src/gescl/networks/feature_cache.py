@@ -1,7 +1,7 @@
-"""The part of a trunk that a task cannot change: worked out once per task instead of once per epoch.
+"""The part of a trunk that a task cannot change: computed once per task instead of once per epoch.
 
-The longest beginning of the trunk whose layers are all fixed gives the same features of an image in every epoch. It
-ends before the first dropout and the first batch-norm, whose output in training depends on chance or on the batch.
+The longest prefix of the trunk whose layers are all fixed gives the same features of an image in every epoch. It ends
+before the first dropout or batch-norm, whose output in training depends on chance or on the batch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .multihead import MultiHeadNet
 
 
 def fixed_parameters(net: MultiHeadNet, fixed: Tensor | None) -> list[Tensor]:
-    """Parameters of the trunk all of whose filters are marked in `fixed`, one flag per filter; None marks none."""
+    """Parameters of the trunk whose filters are all marked in `fixed`, one flag per filter; None marks none."""
     if fixed is None:
         return []
     parameters: dict[Tensor, bool] = {}
@@ -32,7 +32,7 @@ def fixed_parameters(net: MultiHeadNet, fixed: Tensor | None) -> list[Tensor]:
 
 @contextmanager
 def without_gradients(parameters: Iterable[Tensor]) -> Iterator[None]:
-    """Inside the block no gradient is worked out for these parameters."""
+    """Inside the block, no gradient is computed for these parameters."""
     spared = [parameter for parameter in parameters if parameter.requires_grad]
     try:
         for parameter in spared:
@@ -44,9 +44,9 @@ def without_gradients(parameters: Iterable[Tensor]) -> Iterator[None]:
 
 
 class FixedPrefix:
-    """A trunk in two parts, the first of them fixed.
+    """A trunk in two parts, of which the first is fixed.
 
-    prefix = FixedPrefix.find(net, fixed_parameters(net, fixed))      # None where no layer is fixed from the start
+    prefix = FixedPrefix.find(net, fixed_parameters(net, fixed))      # None if the first layer is not fixed
     features = prefix.features(images)                                # once
     logits = net.heads[task](prefix.embed(features, task))            # every epoch
     """
@@ -56,7 +56,7 @@ class FixedPrefix:
 
     @staticmethod
     def find(net: MultiHeadNet, parameters: Iterable[Tensor]) -> FixedPrefix | None:
-        """The longest fixed prefix; None where there is none, or none that can be proven."""
+        """The longest fixed prefix; None if there is none, or if it cannot be proven to be fixed."""
         graph: fx.Graph = net.graph.module.graph
         if not _same_in_training(net.trunk, graph):
             return None
@@ -76,24 +76,24 @@ class FixedPrefix:
 
     @torch.no_grad()
     def features(self, images: Tensor, batch_size: int = 256) -> Tensor:
-        """What the fixed layers make of images."""
+        """The output of the fixed layers for images."""
         parts = [self._first(self.net.normalise(part)) for part in torch.split(images, batch_size)]
         return torch.cat(parts)
 
     def bytes_per_image(self) -> int:
-        """What keeping the features of one image takes."""
+        """Memory for the features of one image."""
         shape = (1, *self.net.shape)
         return int(self.features(torch.zeros(shape, dtype=torch.uint8, device=self.net.mean.device)).nbytes)
 
     def embed(self, features: Tensor, task: int) -> Tensor:
-        """The trunk's features, as `MultiHeadNet.embed` gives them for the images."""
+        """The trunk's features, as `MultiHeadNet.embed` returns them for the images."""
         self.net.select(task)
-        result: Tensor = self._rest(features.clone())  # a layer that works in place must not write into what is kept
+        result: Tensor = self._rest(features.clone())  # an in-place layer must not change the kept features
         return result
 
 
 def _same_in_training(trunk: nn.Module, in_eval: fx.Graph) -> bool:
-    """Whether the forward is the same in training: not if it asks `self.training`, as for `F.dropout`."""
+    """Whether the forward is the same in training: not if it depends on `self.training`, as for `F.dropout`."""
     training = trunk.training
     try:
         trunk.train()
@@ -103,7 +103,7 @@ def _same_in_training(trunk: nn.Module, in_eval: fx.Graph) -> bool:
 
 
 def _last_cut(trunk: nn.Module, nodes: list[fx.Node], parameters: set[int]) -> int | None:
-    """The last node that all later ones hang on alone, behind at least one layer and nothing but fixed ones."""
+    """The last node through which all later ones get their input, after at least one layer and only fixed ones."""
     place = {node: number for number, node in enumerate(nodes)}
     reach, layers, cut = 0, 0, None
     for number, node in enumerate(nodes):

@@ -14,7 +14,7 @@ from .filters.graph import FilterGraph
 from .filters.operations import BatchNorm
 
 FLOATS_PER_VECTOR = 16  # of AVX-512
-#: Where a trunk keeps the hooks that gate its filters.
+#: The attribute in which a trunk keeps the hooks that gate its filters.
 HOOKS = "_gescl_gates"
 
 
@@ -38,9 +38,9 @@ class MultiHeadNet(nn.Module):
         self.heads = nn.ModuleList()
         self.register_buffer("mean", mean.view(1, -1, 1, 1))
         self.register_buffer("std", std.view(1, -1, 1, 1))
-        #: Per task a factor on every filter's output; tasks without one use the filters as they are.
+        #: Per task a factor on every filter's output; tasks without one use the filters unchanged.
         self.gates: dict[int, Tensor] = {}
-        #: True where all tasks are learned from together, so that none has batch-norm statistics of its own.
+        #: True if all tasks are learned together, so that none has its own batch-norm statistics.
         self.shared_statistics = False
         self._gate: Tensor | None = None
         self._selected = 0
@@ -56,11 +56,11 @@ class MultiHeadNet(nn.Module):
             trunk.eval()
             try:
                 features = trunk(self._sample().to(memory_format=layout))
-            except Exception:  # x.view(n, -1), which many networks flatten with, cannot read that layout
+            except Exception:  # x.view(n, -1), by which many networks flatten, cannot read that layout
                 layout = torch.contiguous_format
                 features = trunk(self._sample())
             one = trunk(self._sample()[:1].to(memory_format=layout))
-        except Exception as error:  # whatever a network of the user's raises
+        except Exception as error:  # the user's network may raise anything
             raise UsageError(_refusal(trunk, self.shape, error)) from error
         finally:
             trunk.train(training)
@@ -84,16 +84,16 @@ class MultiHeadNet(nn.Module):
         return graph
 
     def add_head(self, classes: int) -> nn.Linear:
-        """A head for the next task, drawn from torch's global generator."""
+        """Add a head for the next task, initialised from torch's global generator."""
         if self.heads:
-            self.select(len(self.heads) - 1)  # a new task's statistics go on from those of the task before
+            self.select(len(self.heads) - 1)  # the statistics of a new task start from those of the task before
         head = nn.Linear(self.features, classes).to(self.mean.device)
         self.heads.append(head)
         self.select(len(self.heads) - 1)
         return head
 
     def drop_head(self, task_state: Mapping[str, Tensor]) -> None:
-        """Forget the head added last. `task_state` is what belonged to the tasks before it was added."""
+        """Remove the head added last. `task_state` is the state of the tasks before it was added."""
         del self.heads[-1]
         self.load_task_state(task_state)
 
@@ -108,15 +108,15 @@ class MultiHeadNet(nn.Module):
         return logits
 
     def embed(self, images: Tensor, task: int) -> Tensor:
-        """The trunk's features of images, as the task sees them."""
+        """The trunk's features of images, with the gates and statistics of the task."""
         self.select(task)
         features: Tensor = self.trunk(self.normalise(images))
         return features
 
     def normalise(self, images: Tensor) -> Tensor:
-        """What the trunk takes: per-channel zero mean and unit deviation."""
+        """Images as the trunk takes them: zero mean and unit deviation per channel."""
         pixels = images.to(self.mean.device, self.mean.dtype, memory_format=self.layout)
-        # Laid out as an image: broadcasting along three channels in the innermost place is five times slower.
+        # Expanded to images: broadcasting along three innermost channels is five times slower.
         mean, std = (
             moment.expand(-1, -1, *self.shape[1:]).contiguous(memory_format=self.layout)
             for moment in (self.mean, self.std)
@@ -135,10 +135,10 @@ class MultiHeadNet(nn.Module):
 
     @torch.no_grad()
     def share_statistics(self, which: Tensor) -> None:
-        """Give earlier tasks the newest one's batch-norm statistics of the marked filters.
+        """Give earlier tasks the newest task's batch-norm statistics of the marked filters.
 
-        Theirs are of what those filters were before they were drawn anew, often at zero: a variance near zero would
-        make any later use of the filter deafening in an old task.
+        Theirs were measured before those filters were redrawn, often at zero: dividing by a variance near zero would
+        let the filter dominate an old task.
         """
         earlier = self._earlier()
         for place, norm, filters in self.norms():
@@ -150,10 +150,11 @@ class MultiHeadNet(nn.Module):
     def follow_statistics(
         self, which: Tensor, before: list[tuple[Tensor, Tensor]], now: list[tuple[Tensor, Tensor]]
     ) -> None:
-        """Take earlier tasks' batch-norm statistics of the marked filters along with those of other images.
+        """Update earlier tasks' batch-norm statistics of the marked filters by the change that other images show.
 
-        `before` are means and variances of these with the trunk that the earlier tasks' belong to, `now` with the trunk
-        as it is. What a filter gives is taken for a multiple of what it gave, plus a constant: exact where that is so.
+        `before` are the means and variances of those images with the old trunk, to which the earlier tasks' statistics
+        belong, `now` with the current one. The output of a filter is assumed to be a multiple of its former output plus
+        a constant; if it is, the result is exact.
         """
         earlier = self._earlier()
         for (place, norm, filters), then, there in zip(self.norms(), before, now, strict=True):
@@ -165,19 +166,19 @@ class MultiHeadNet(nn.Module):
                     kept[place + offset] = torch.where(which[filters], value, kept[place + offset])
 
     def norms(self) -> list[tuple[int, BatchNorm, Tensor]]:
-        """The batch-norms that keep statistics: where these are among the running ones, the layer, and its filters."""
+        """The batch-norms that keep statistics: their place in `_running`, the layer, and its filters."""
         places = {id(buffer): place for place, buffer in enumerate(self._running())}
         kept = [(norm, filters) for norm, filters in self.graph.norms if norm.track_running_stats]
         return [(places[id(norm.running_mean)], norm, filters) for norm, filters in kept]
 
     def _earlier(self) -> list[list[Tensor]]:
-        """What the tasks before the newest keep."""
+        """The statistics of the tasks before the newest."""
         newest = len(self.heads) - 1
         self.select(newest)
         return [self._statistics[task] for task in range(newest)]
 
     def task_state(self) -> dict[str, Tensor]:
-        """What belongs to one task alone, besides its head: to be saved with the weights."""
+        """Gates and statistics of every task, to be saved with the weights."""
         if self.heads:
             self.select(len(self.heads) - 1)
         state = {f"gates.{task}": gate.detach() for task, gate in self.gates.items()}
@@ -186,7 +187,7 @@ class MultiHeadNet(nn.Module):
         return state
 
     def task_state_like(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What a state must look like to be loaded: gates of all tasks or none, statistics of all but the last."""
+        """The tensors that a state must have: gates of all tasks or none, statistics of all but the last."""
         tasks = range(len(self.heads))
         gate = torch.zeros(self.graph.size) if any(name.startswith("gates.") for name in state) else None
         expected = {f"gates.{task}": gate for task in tasks if gate is not None}
@@ -196,7 +197,7 @@ class MultiHeadNet(nn.Module):
         return expected
 
     def load_task_state(self, state: Mapping[str, Tensor]) -> None:
-        """Put back what `task_state` gave. Weights and buffers must be the newest task's, and all heads be there."""
+        """Restore what `task_state` returned. Weights and buffers must be the newest task's, and all heads exist."""
         self._selected = max(0, len(self.heads) - 1)
         self.gates = {int(key.split(".")[1]): gate for key, gate in state.items() if key.startswith("gates.")}
         places = range(len(self._running()))
@@ -228,10 +229,10 @@ def _refusal(trunk: nn.Module, shape: Shape, error: Exception) -> str:
 
 
 def _layout(trunk: nn.Module) -> torch.memory_format:
-    """How to lay out images: convolutions on a CPU are faster with channels last in memory.
+    """The memory layout of images: convolutions on a CPU are faster with channels last.
 
-    Not so where a 1×1 convolution skips pixels and reads few channels: with channels last and several threads, oneDNN's
-    gradient of it writes past its memory, and the process dies (github.com/uxlfoundation/oneDNN/issues/6035).
+    The exception is a strided 1×1 convolution that reads few channels: with channels last and several threads, oneDNN's
+    gradient of it writes beyond its memory and the process dies (github.com/uxlfoundation/oneDNN/issues/6035).
     """
     convolutions = [layer for layer in trunk.modules() if isinstance(layer, nn.Conv2d)]
     skipping = [layer for layer in convolutions if layer.kernel_size == (1, 1) and layer.stride != (1, 1)]
@@ -240,6 +241,6 @@ def _layout(trunk: nn.Module) -> torch.memory_format:
 
 
 def statistics_of(norm: BatchNorm) -> tuple[Tensor, Tensor]:
-    """Running mean and variance, of a batch-norm that keeps them."""
+    """Running mean and variance of a batch-norm that keeps them."""
     assert norm.running_mean is not None and norm.running_var is not None
     return norm.running_mean, norm.running_var

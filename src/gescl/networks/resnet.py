@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class BasicBlock(nn.Module):
-    """Two 3×3 convolutions with batch-norm, added to what came in."""
+    """Two 3×3 convolutions with batch-norm, added to their input."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class BasicBlock(nn.Module):
 
 
 def resnet(channels: int, widths: Sequence[int], blocks: int) -> nn.Module:
-    """A stage of `blocks` blocks for each width; every stage but the first halves the size."""
+    """One stage of `blocks` blocks per width; every stage but the first halves the image size."""
     layers: list[nn.Module] = [nn.Conv2d(channels, widths[0], 3, padding=1, bias=False), nn.BatchNorm2d(widths[0])]
     layers.append(nn.ReLU())
     before = widths[0]

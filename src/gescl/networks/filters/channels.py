@@ -1,4 +1,4 @@
-"""Every channel of a trunk by number: which are one filter, and which filters are one layer."""
+"""The channels of a trunk by number: which of them form one filter, and which filters form one layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .operations import Activation, BatchNorm
 
 
 class Trace:
-    """What `tracing.trace` found. Channels are raw numbers until `ids` turns them into filter numbers."""
+    """What `tracing.trace` finds. Channels are raw numbers until `ids` turns them into filter numbers."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         self.module = module
@@ -41,7 +41,7 @@ class Trace:
             self._parent[max(a, b)] = min(a, b)
 
     def ids(self, channels: Tensor) -> Tensor:
-        """Filter numbers of raw channels; -1, the image, stays."""
+        """Filter numbers of raw channels; -1, the image, stays -1."""
         self._settle()
         assert self._numbers is not None
         return self._numbers[channels]
@@ -56,7 +56,7 @@ class Trace:
         return channel
 
     def _settle(self) -> None:
-        """Number the filters: layers in forward order, layers that share a tied channel become one."""
+        """Number the filters: layers in forward order; layers that share a tied channel become one."""
         if self._numbers is not None:
             return
         roots = [self._root(c) for c in range(len(self._parent))]

@@ -1,9 +1,9 @@
-"""FilterGraph: which filter owns which weights and feeds which others, read off the traced network.
+"""FilterGraph: which filter owns which weights and feeds which others, read from the traced network.
 
 A filter is one output channel of a convolution (or one unit of a hidden linear layer) with everything that
-belongs to it: its kernel and bias, and the γ and β of a batch-norm behind it. Channels that a residual add ties
-together are one filter: one importance, one fate. All filters of a network are numbered in one sequence, layer by
-layer in forward order, so a property of filters is one vector and a layer is a slice of it.
+belongs to it: its kernel and bias, and the γ and β of a batch-norm that follows. Channels that a residual add ties
+together are one filter with one importance, held, zeroed and redrawn together. All filters of a network are numbered in
+one sequence, layer by layer in forward order, so a property of filters is one vector and a layer is a slice of it.
 
 Nothing else in the project knows about flatten, concatenation, groups or residual adds.
 """
@@ -27,7 +27,7 @@ from .tracing import trace
 class Rows:
     """The slices along dimension 0 of one parameter, by filter.
 
-    `index[j]` lists the slices of the layer's filter j, padded with -1; None where slice j is filter j's.
+    `index[j]` lists the slices of the layer's filter j, padded with -1; it is None if slice j belongs to filter j.
     """
 
     parameter: Tensor
@@ -48,7 +48,7 @@ class Rows:
         self.parameter.data[self.index[there]] = values.view(-1, *self.parameter.shape[1:])
 
     def spread(self, per_filter: Tensor) -> Tensor:
-        """One number per filter of the layer, laid out to broadcast against the parameter."""
+        """One number per filter of the layer, shaped to broadcast against the parameter."""
         if self.index is not None:
             there = self.index >= 0
             slices = per_filter.new_zeros(len(self.parameter))
@@ -59,7 +59,7 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class FilterLayer:
-    """Filters of one width: one convolution or linear layer, or several tied together by residual adds."""
+    """The filters of one convolution or linear layer, or of several tied together by residual adds."""
 
     name: str
     slice: slice
@@ -70,11 +70,11 @@ class FilterLayer:
         return int(self.slice.stop - self.slice.start)
 
     def matrix(self) -> Tensor:
-        """All weights that belong to the layer's filters, a row each: F_ij of Eq. 4 and 6."""
+        """All weights that belong to the layer's filters, one row per filter: F_ij of Eq. 4 and 6."""
         return torch.cat([rows.matrix() for rows in self.rows], dim=1)
 
     def assign(self, matrix: Tensor) -> None:
-        """Write back what `matrix()` gave."""
+        """Write back what `matrix()` returned."""
         widths = [r.parameter[0].numel() * (1 if r.index is None else r.index.shape[1]) for r in self.rows]
         for rows, block in zip(self.rows, torch.split(matrix, widths, dim=1), strict=True):
             rows.assign(block)
@@ -92,7 +92,7 @@ class Edge:
     target: Tensor
 
     def mask(self, source: Tensor, target: Tensor, image: float | bool) -> tuple[Tensor, Tensor]:
-        """Per-filter vectors laid out against the weight: at its sources (`image` for the image's), at its targets."""
+        """Per-filter vectors shaped like the weight: at its sources (`image` for the image) and at its targets."""
         trailing = [1] * (self.weight.ndim - 2)
         padded = torch.cat([source, source.new_full((1,), image)])
         return padded[self.source].view(*self.source.shape, *trailing), target[self.target].view(-1, 1, *trailing)
@@ -136,18 +136,18 @@ class FilterGraph:
         )
         #: Modules whose output is the filters' own, before the non-linearity, and those filters.
         self.outlets = tuple((module, found.ids(channels).to(device)) for module, channels in found.emitters)
-        #: Where gates go: at the outlets, or behind a pool that follows.
+        #: Where gates are applied: at the outlets, or after a pool that follows.
         self.gated = tuple((module, found.ids(channels).to(device)) for module, channels in found.gated)
         #: Modules with running statistics per channel, and the channels' filters.
         self.norms = tuple((module, found.ids(channels).to(device)) for module, channels in found.norms)
-        #: False where a filter at zero would leave it by itself, because its activation has a slope there.
+        #: False if a filter at zero would not stay there by itself, because its activation has a slope at zero.
         self.rests_at_zero = found.rests_at_zero
         #: Modules that own filters' weights, and those filters.
         self.owners = tuple((module, found.ids(channels).to(device)) for module, channels in found.owners)
         self.module = found.module
 
     def named(self, modules: Iterable[tuple[nn.Module, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """Modules of the trunk by their names in it."""
+        """Modules of the trunk by their names."""
         names = {module: name for name, module in self.trunk.named_modules()}
         return ((names[module], filters) for module, filters in modules)
 
@@ -160,7 +160,7 @@ class FilterGraph:
         return {layer.name: int(part.sum()) for layer, part in zip(self.layers, self.per_layer(which), strict=True)}
 
     def observe(self, images: Tensor, read: Callable[[int, Tensor], object]) -> None:
-        """Run the trunk once and call `read(number of the tap, what it reads)`."""
+        """Run the trunk once and call `read(number of the tap, activation)` for every tap."""
         _Observer(self, read).run(images)
 
     def served(self, heads: nn.ModuleList) -> Tensor:
@@ -179,7 +179,7 @@ class FilterGraph:
 
     @torch.no_grad()
     def redraw(self, which: Tensor) -> None:
-        """Draw the marked filters anew by their layers' own initialisation (from torch's global generator)."""
+        """Redraw the marked filters with their layers' own initialisation (from torch's global generator)."""
         for module, filters in self.owners:
             fresh = copy.deepcopy(module)
             fresh.reset_parameters()  # type: ignore[operator]  # convolutions, linear layers and batch-norms have it
@@ -209,7 +209,7 @@ class FilterGraph:
 
 
 class _Observer(fx.Interpreter):
-    """Runs the traced trunk and hands over what each tap reads as soon as it is there."""
+    """Runs the traced trunk and passes on what each tap reads as soon as it is computed."""
 
     def __init__(self, graph: FilterGraph, read: Callable[[int, Tensor], object]) -> None:
         super().__init__(graph.module)
@@ -226,7 +226,7 @@ class _Observer(fx.Interpreter):
 
 
 def _layers(found: Trace) -> Iterator[FilterLayer]:
-    """Group the numbered filters, and the parameters' slices that are theirs, into layers."""
+    """Group the numbered filters, and the slices of parameters that belong to them, into layers."""
     for name, part in found.layers():
         rows = []
         for parameter, channels in found.rows:
@@ -239,6 +239,6 @@ def _layers(found: Trace) -> Iterator[FilterLayer]:
 
 
 def _row_index(ids: Tensor, part: slice) -> Tensor:
-    """For each filter of a layer the slices of a parameter that are its own, padded with -1."""
+    """The slices of a parameter that belong to each filter of a layer, padded with -1."""
     slices = [(ids == number).nonzero().squeeze(1) for number in range(part.start, part.stop)]
     return nn.utils.rnn.pad_sequence(slices, batch_first=True, padding_value=-1)

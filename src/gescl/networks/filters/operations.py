@@ -1,4 +1,4 @@
-"""What the filter graph knows of operations between layers, and how it tries them before it believes them."""
+"""Operations between layers that the filter graph knows, and how it tests them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..dropout import ByteDropout
 BatchNorm = nn.modules.batchnorm._BatchNorm
 Convolution = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
-# Element by element. Whether zero stays zero, and with which slope, is tried: see `Activation.at_zero`.
+# Elementwise. The value and slope at zero are tested: see `Activation.at_zero`.
 ACTIVATIONS = {
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish, nn.Hardtanh),
     *(nn.Tanh, nn.Softsign, nn.Hardshrink, nn.Softshrink, nn.Tanhshrink, nn.Threshold),
@@ -27,7 +27,7 @@ ACTIVATIONS = {
     *(torch.relu, torch.tanh, torch.sigmoid, torch.clamp, torch.abs),
     *("relu", "relu_", "tanh", "tanh_", "sigmoid", "sigmoid_", "clamp", "clamp_", "abs"),
 }
-# Each output channel should depend on the same input channel alone, and be zero where that is: tried by `keeps_apart`.
+# Each output channel must depend on the same input channel only, and be zero if that is: tested by `keeps_apart`.
 PASSING = {
     *(nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, ByteDropout, F.dropout, F.dropout2d),
     *(nn.ZeroPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d, nn.ConstantPad2d, F.pad),
@@ -38,16 +38,16 @@ PASSING = {
     *(torch.mean, "mean", torch.amax, "amax"),
     *("contiguous", "clone", "to", "float"),
 }
-# The same, but they may turn negative values positive: an activation behind them cannot be read before them.
+# The same, but they may change the sign: an activation after them cannot be applied before them.
 SCALING = {nn.Upsample, F.interpolate, operator.mul, operator.truediv, torch.mul, torch.div, "mul", "div"}
 FLATTENING = {nn.Flatten, torch.flatten, "flatten", "view", "reshape", torch.reshape, torch.squeeze, "squeeze"}
 ADDING = {torch.add, operator.add, operator.iadd, "add", "add_"}
-# What asks for a tensor's size, or asserts it: no image passes through.
+# Operations on the size of a tensor, through which no image passes.
 SIZES = {"size", "dim", getattr, operator.getitem, operator.mul, operator.floordiv, operator.eq, torch._assert}
 
 
 class Activation:
-    """The activation of a traced node as a function of its own that never works in place."""
+    """The activation of a traced node as a function that never works in place."""
 
     def __init__(self, node: fx.Node, layer: nn.Module | None) -> None:
         self.name = node.name
@@ -55,7 +55,7 @@ class Activation:
         self._kwargs = {key: value for key, value in node.kwargs.items() if key not in ("inplace", "input")}
         self._layer = copy.copy(layer)
         if hasattr(self._layer, "inplace"):
-            self._layer.inplace = False  # type: ignore[union-attr]  # every activation's is a bool
+            self._layer.inplace = False  # type: ignore[union-attr]  # a bool in every activation
 
     def __call__(self, value: Tensor) -> Tensor:
         result: Tensor
@@ -68,7 +68,7 @@ class Activation:
         return result
 
     def at_zero(self) -> tuple[float, float]:
-        """f(0) and f′(0). A filter at zero stays there by itself only where both are zero."""
+        """f(0) and f′(0). A filter at zero stays there by itself only if both are zero."""
         with torch.inference_mode(False), torch.enable_grad():
             zero = torch.zeros(1, requires_grad=True)
             value = self(zero)
@@ -77,10 +77,10 @@ class Activation:
 
 
 def keeps_apart(operation: Callable[[Tensor], Any], shape: tuple[int, ...], device: torch.device) -> bool:
-    """Whether every channel of the result depends on the same channel of the input alone, and is zero where that is.
+    """Whether every channel of the result depends on the same channel of the input only, and is zero if that is.
 
-    Tried, not looked up: `mean(1)`, a pool over three dimensions of a batch of images or a division by the input look
-    like their harmless relatives.
+    This is tested with random inputs, because the name of an operation is not enough: `mean(1)`, a pool over three
+    dimensions of a batch of images, and a division by the input have harmless namesakes.
     """
     draw = torch.Generator().manual_seed(0)
     one, other = (torch.randn(shape, generator=draw).to(device) for _ in range(2))

@@ -1,9 +1,9 @@
-"""Follow every channel through a trunk: who makes it, who scales it, who reads it.
+"""Follow every channel through a trunk: which layer produces it, scales it and reads it.
 
 The trunk is traced symbolically (torch.fx) and walked once in forward order. Each output channel of a convolution or
-linear layer is a fresh number; activations, pooling and batch-norm pass numbers on, a residual add ties numbers
-together, a concatenation strings them, a flatten repeats each once per position. What would mix channels, or make
-something out of zero, is refused by name: the method's guarantees would silently fail on it.
+linear layer gets a new number; activations, pooling and batch-norm pass numbers on, a residual add ties them together,
+a concatenation joins them, and a flatten repeats each once per position. Operations that mix channels, or make
+something out of zero, are refused by name: the method's guarantees would silently fail.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from .operations import (
 
 
 def trace(trunk: nn.Module, sample: Tensor) -> Trace:
-    """Walk a trunk; `sample` is a batch of images as it takes them."""
+    """Walk a trunk; `sample` is a batch of images as the trunk takes them."""
     training = trunk.training
-    trunk.eval()  # dropout by F.dropout(…, self.training) is off in what the importance pass runs
+    trunk.eval()  # as in the pass that measures importance: F.dropout(…, self.training) is off
     try:
         return _Walker(trunk, _traced(trunk, sample), sample.device).walk()
     finally:
@@ -45,7 +45,7 @@ def trace(trunk: nn.Module, sample: Tensor) -> Trace:
 
 class Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Our dropout is asked every time whether it is in training, as torch's are."""
+        """ByteDropout checks on every call whether it is in training, as torch's layers do."""
         return isinstance(m, ByteDropout) or super().is_leaf_module(m, module_qualified_name)
 
 
@@ -54,7 +54,7 @@ def _traced(trunk: nn.Module, sample: Tensor) -> fx.GraphModule:
         module = fx.GraphModule(trunk, Tracer().trace(trunk))
         with torch.no_grad():
             ShapeProp(module).propagate(sample)
-    except Exception as error:  # whatever a foreign module's forward raises
+    except Exception as error:  # the forward of the user's module may raise anything
         raise UsageError(
             f"network {type(trunk).__name__}: its forward cannot be traced on images of shape "
             f"{'×'.join(map(str, sample.shape[1:]))}: {error}"
@@ -69,7 +69,7 @@ class _Walker:
         self.device = device
         self.found = Trace(module)
         self.channels: dict[fx.Node, Tensor] = {}
-        #: Channels that reach a node from their filter without passing an activation that has no slope at zero.
+        #: Channels that reach a node from their filter without passing an activation with zero slope at zero.
         self.open: dict[fx.Node, Tensor] = {}
         self.used: set[str] = set()
 
@@ -122,7 +122,7 @@ class _Walker:
         return type(layer) if layer is not None else node.target
 
     def _norm(self, node: fx.Node) -> BatchNorm | None:
-        """The batch-norm that a node calls, as a layer or (in a class derived from one) as a function."""
+        """The batch-norm that a node calls, as a layer or (in a derived class) as a function."""
         layer = self._layer(node)
         if node.target is F.batch_norm:
             layer = next((self._owner(n) for n in node.all_input_nodes if n.op == "get_attr"), None)
@@ -133,21 +133,21 @@ class _Walker:
 
     def _attribute(self, node: fx.Node) -> None:
         if not all(self._norm(user) is not None for user in node.users):
-            raise self._refused(node, "a tensor of the network's own is used outside its layers")
+            raise self._refused(node, "a tensor of the network is used outside its layers")
 
     def _activation(self, node: fx.Node, layer: nn.Module | None) -> None:
         if len(node.all_input_nodes) != 1:
             raise self._refused(node, "it takes more than one input")
         value, slope = Activation(node, layer).at_zero()
         if value != 0:
-            raise self._refused(node, f"it makes {value:.3g} out of zero, so a filter at zero would still be heard")
+            raise self._refused(node, f"it makes {value:.3g} out of zero, so a filter at zero would have an effect")
         source = node.all_input_nodes[0]
         self._set(node, self.channels[source], self.open[source] if slope != 0 else False)
 
     def _pass(self, node: fx.Node, layer: nn.Module | None) -> None:
         source = node.all_input_nodes[0]
         if len(node.all_input_nodes) != 1:
-            raise self._refused(node, "only a constant may be its second input: a product of channels mixes them")
+            raise self._refused(node, "its second input must be a constant: a product of channels mixes them")
 
         def operation(value: Tensor) -> Any:
             args, kwargs = fx.map_arg((node.args, node.kwargs), lambda _: value)
@@ -159,7 +159,7 @@ class _Walker:
 
         with torch.no_grad():
             if not keeps_apart(operation, _shape(source), self.device):
-                raise self._refused(node, "it does not keep the channels apart, or makes something out of zero")
+                raise self._refused(node, "it does not keep channels apart, or makes something out of zero")
         self._set(node, self.channels[source], self.open[source])
 
     def _convolution(self, node: fx.Node, layer: nn.modules.conv._ConvNd) -> None:
@@ -193,7 +193,7 @@ class _Walker:
         if (channels < 0).any():
             raise self._refused(node, "a batch-norm on the image itself is not supported")
         self._once(node, str(id(layer)))
-        self._set(node, channels, open_=True)  # β has a gradient whatever came before
+        self._set(node, channels, open_=True)  # β has a gradient in any case
         if layer.affine:
             self.found.rows += [(layer.weight, channels), (layer.bias, channels)]
             self.found.owners.append((layer, channels))
@@ -202,9 +202,9 @@ class _Walker:
 
     def _emit(self, node: fx.Node, layer: nn.Module, channels: Tensor) -> None:
         self.found.emitters.append((layer, channels))
-        # No gate is negative: the largest of gated values is the largest value, gated, and there are fewer of them.
+        # Gates are never negative, so they may come after a max-pool, where there are fewer values.
         places = [user for user in node.graph.nodes if user.target in {user.target for user in node.users}]
-        pool = self._layer(places[0]) if len(places) == 1 else None  # alone behind the layer, and nowhere else
+        pool = self._layer(places[0]) if len(places) == 1 else None  # the only user of the layer, and used nowhere else
         self.found.gated.append((pool if isinstance(pool, nn.MaxPool2d) else layer, channels))
 
     def _add(self, node: fx.Node) -> None:
@@ -255,12 +255,12 @@ class _Walker:
                 )
 
     def _read(self, node: fx.Node) -> None:
-        """A layer or a head reads the node: note where activations are measured, and whether filters rest at zero."""
+        """A layer or head reads the node: note where to measure activations, and whether filters stay at zero."""
         self.found.rests_at_zero &= not bool(self.open[node].any())
         self._tap(node, ())
 
     def _tap(self, node: fx.Node, after: tuple[Activation, ...]) -> None:
-        """From a reader back through pooling and activations to the node that made the value."""
+        """Go back from a reader through pooling and activations to the node that produced the value."""
         kind = self._kind(node)
         if node.op == "placeholder":
             return
@@ -277,7 +277,7 @@ class _Walker:
 
     def _once(self, node: fx.Node, layer: str) -> None:
         if layer in self.used:
-            raise self._refused(node, "it is used twice; filters with two places in the network are not supported")
+            raise self._refused(node, "it is used twice; a filter may have only one place in the network")
         self.used.add(layer)
 
     def _refused(self, node: fx.Node, why: str) -> UsageError:

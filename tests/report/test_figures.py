@@ -46,6 +46,19 @@ def drawn(folder: Path, *drawers: Drawer) -> tuple[Group, dict[str, Drawing]]:
     return group, {drawing.name: drawing for drawing in found}
 
 
+def test_a_method_that_nobody_knows_is_drawn_in_every_figure(tmp_path: Path) -> None:
+    write_run(tmp_path, "gescl")
+    write_run(tmp_path, "brand-new", free_filters=[{"conv1": 3}] * 3, important_filters=[{"conv1": 5}] * 3)
+    group, figures = drawn(tmp_path)
+    assert figures.keys() == NAMES
+    assert list(group.methods) == ["gescl", "brand-new"]
+    (axes,) = figures["first-task"].figure.axes
+    assert looks(group.methods)["brand-new"].colour in [line.get_color() for line in axes.lines]
+    assert "brand-new" in [text.get_text() for text in axes.texts]
+    for name in ("average-accuracy", "every-task", "accuracy-matrix", "capacity", "cost", "training"):
+        assert "brand-new" in figures[name].alt
+
+
 def test_every_figure_is_written_in_three_formats(report: Report) -> None:
     files = {path.name: path.read_bytes() for path in (report.out / "figures" / "digits").iterdir()}
     assert files.keys() == {f"{name}.{suffix}" for name in NAMES for suffix in ("png", "svg", "pdf")}
@@ -183,7 +196,7 @@ def test_large_numbers_on_axes_are_short(value: float, text: str) -> None:
 
 @pytest.mark.parametrize("name", ["events.jsonl", "model.gescl", "samples.safetensors"])
 @pytest.mark.parametrize("damage", ["gone", "garbage"])
-def test_a_part_that_cannot_be_read_costs_its_figure_alone(tmp_path: Path, name: str, damage: str) -> None:
+def test_a_file_that_cannot_be_read_costs_its_figures_alone(tmp_path: Path, name: str, damage: str) -> None:
     file = write_run(tmp_path, "gescl") / name
     if damage == "gone":
         file.unlink()
@@ -195,7 +208,7 @@ def test_a_part_that_cannot_be_read_costs_its_figure_alone(tmp_path: Path, name:
     assert any("of gescl cannot be shown" in remark for remark in group.remarks)
 
 
-def test_another_seed_stands_in_for_a_damaged_part(tmp_path: Path) -> None:
+def test_another_seed_stands_in_for_a_damaged_file(tmp_path: Path) -> None:
     (write_run(tmp_path, "gescl", 0) / "model.gescl").unlink()
     write_run(tmp_path, "gescl", 1)
     group, figures = drawn(tmp_path, draw_kernels)

@@ -87,7 +87,7 @@ def test_of_many_methods_the_best_are_shown_in_panels(tmp_path: Path) -> None:
     assert foremost(group, 4) is group
     assert list(foremost(group, 2).methods) == ["ewc", "finetune"]
     assert group.remarks[-1] == (
-        "Figures with a panel a method show the 2 of 4 methods with the highest average accuracy."
+        "Figures with one panel per method show the 2 of 4 methods with the highest average accuracy."
     )
     assert len(group.methods) == 4
 

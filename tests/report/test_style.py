@@ -10,12 +10,19 @@ from hypothesis import strategies as st
 
 from gescl.methods import METHODS
 from gescl.report.labels import room_for, shortened, spread, wrapped
-from gescl.report.style import COLOURS, grid_of, looks
+from gescl.report.panels import grid_of
+from gescl.report.style import COLOURS, looks
 
 
-def test_every_method_there_is_has_a_colour_of_its_own() -> None:
-    assert set(METHODS) <= COLOURS.keys()
+def test_no_two_known_methods_share_a_colour() -> None:
     assert len(set(COLOURS.values())) == len(COLOURS)
+
+
+def test_a_method_needs_no_colour_to_have_a_look_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(COLOURS, "ewc")
+    found = looks([*METHODS, "brand-new"])
+    assert len(set(found.values())) == len({*METHODS, "brand-new"})
+    assert {found["ewc"].colour, found["brand-new"].colour}.isdisjoint(COLOURS.values())
 
 
 def test_a_known_method_looks_the_same_in_every_report() -> None:

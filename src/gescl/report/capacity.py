@@ -5,28 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
 
 from .drawing import Drawing
 from .labels import wrapped
+from .panels import layer_panels
 from .run_files import first_good, read_events
 from .runs import Group, Run
-from .statistics import mean_over_runs
-from .style import GRID, INK, MUTED, Looks, panels, task_axis
-
-Counts = npt.NDArray[np.float64]
+from .statistics import Array, mean_over_runs
+from .style import GRID, INK, MUTED, Looks, task_axis
 
 
 @dataclass(frozen=True)
 class Layer:
     """Filters of one layer after each task, mean over runs: they sum to its size."""
 
-    important: Counts
-    redrawn: Counts
-    resting: Counts
+    important: Array
+    redrawn: Array
+    resting: Array
 
     @property
     def size(self) -> int:
@@ -34,34 +32,27 @@ class Layer:
 
 
 def draw_capacity(group: Group, look: Looks) -> Drawing | None:
-    """Stacked bars, one a task: one row of panels a method that tells important filters from free ones."""
+    """Stacked bars, one per task: one row of panels per method that tells important filters from free ones."""
     known = {label: layers for label, runs in group.methods.items() if (layers := layers_of(group, label, runs))}
     if not known:
         return None
-    columns = max(len(layers) for layers in known.values())
-    size = (max(1.15, min(2.0, 6.0 / columns)), 1.1)
-    left = 0.42 + 0.12 * max(wrapped(label).count("\n") + 1 for label in known)
-    figure, axes = panels(len(known), columns, size, left=left, top=0.56, gap=(0.42, 0.34), share=False)
+    names = {label: list(layers) for label, layers in known.items()}
+    figure, places = layer_panels(names, widest=2.0, height=1.1, left=0.42, top=0.56, gap=(0.42, 0.34))
     tasks = len(group.tasks)
-    for row, (label, layers) in enumerate(known.items()):
-        for column in range(columns):
-            panel = axes[row][column]
-            if column >= len(layers):
-                panel.set_visible(False)
-                continue
-            name, layer = list(layers.items())[column]
-            colour = look[label].colour
-            _area(panel, np.zeros(tasks), layer.important, colour, 1.0)
-            _area(panel, layer.important, layer.important + layer.redrawn, colour, 0.3)
-            _area(panel, layer.important + layer.redrawn, np.full(tasks, float(layer.size)), "none", 1.0)
-            panel.set_title(f"{name} · {layer.size} filters", fontsize=7.5)
-            panel.set_ylim(0, layer.size)
-            panel.set_yticks([0, layer.size // 2, layer.size])
-            panel.grid(visible=False)
-            task_axis(panel, tasks, "after task" if row == len(known) - 1 else "")
-            panel.tick_params(labelbottom=row == len(known) - 1)
-            panel.set_xlim(0.4, tasks + 0.6)
-        axes[row][0].set_ylabel(wrapped(label))
+    for place in places:
+        panel, layer, colour = place.axes, known[place.label][place.layer], look[place.label].colour
+        _area(panel, np.zeros(tasks), layer.important, colour, 1.0)
+        _area(panel, layer.important, layer.important + layer.redrawn, colour, 0.3)
+        _area(panel, layer.important + layer.redrawn, np.full(tasks, float(layer.size)), "none", 1.0)
+        panel.set_title(f"{place.layer} · {layer.size} filters", fontsize=7.5)
+        panel.set_ylim(0, layer.size)
+        panel.set_yticks([0, layer.size // 2, layer.size])
+        panel.grid(visible=False)
+        task_axis(panel, tasks, "after task" if place.lowest else "")
+        panel.tick_params(labelbottom=place.lowest)
+        panel.set_xlim(0.4, tasks + 0.6)
+        if place.leftmost:
+            panel.set_ylabel(wrapped(place.label))
     handles = [
         Patch(facecolor=MUTED, label="important: held for old tasks"),
         Patch(facecolor=MUTED, alpha=0.3, label="free, redrawn for the next task"),
@@ -84,8 +75,8 @@ def draw_capacity(group: Group, look: Looks) -> Drawing | None:
     )
 
 
-def _area(axes: Axes, low: Counts, high: Counts, colour: str, alpha: float) -> None:
-    """Bars from `low` to `high`, one a task, as one collection."""
+def _area(axes: Axes, low: Array, high: Array, colour: str, alpha: float) -> None:
+    """Bars from `low` to `high`, one per task, as one collection."""
     corners = zip(np.arange(len(low)) + 1, low, high, strict=True)
     bars = [[(x - 0.42, a), (x + 0.42, a), (x + 0.42, b), (x - 0.42, b)] for x, a, b in corners if b > a]
     outline = {"edgecolor": GRID, "linewidth": 0.8} if colour == "none" else {"linewidth": 0}
@@ -108,11 +99,11 @@ def layers_of(group: Group, label: str, runs: list[Run]) -> dict[str, Layer]:
     return layers
 
 
-def _mean(counts: list[list[dict[str, int] | None]], layer: str) -> Counts:
+def _mean(counts: list[list[dict[str, int] | None]], layer: str) -> Array:
     return mean_over_runs(np.array([[(after or {}).get(layer, 0) for after in run] for run in counts], dtype=float))
 
 
-def _redrawn(group: Group, label: str, layer: str, free: Counts) -> Counts:
+def _redrawn(group: Group, label: str, layer: str, free: Array) -> Array:
     """How many filters were redrawn after each task: the share of free ones in the run with the smallest seed."""
     events = first_good(group, label, read_events, "Redrawn filters")
     share = np.zeros(len(free))

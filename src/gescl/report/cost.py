@@ -9,12 +9,12 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator, SymmetricalLogLocator
 
-from .. import metrics
 from .drawing import Drawing
 from .labels import shortened
+from .panels import panels
 from .runs import Group, Run
 from .statistics import Summary, summary
-from .style import Look, Looks, panels
+from .style import Look, Looks
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,14 @@ class Cost:
 
 
 def draw_cost(group: Group, look: Looks) -> Drawing | None:
-    """Average accuracy against memory, time and size, one point a method."""
+    """Average accuracy against memory, time and size, one point per method."""
     costs = [
         Cost("state carried between tasks, bytes", lambda run: run.result.state_bytes, logarithmic=True),
         _time(group),
         Cost("parameters with all heads", lambda run: run.result.parameters),
     ]
     accuracies = {
-        label: summary([metrics.average_accuracy(run.result.accuracy) for run in runs])
-        for label, runs in group.methods.items()
+        label: summary([run.result.average_accuracy for run in runs]) for label, runs in group.methods.items()
     }
     widest = 0.35 + 0.06 * max(len(shortened(label)) for label in accuracies)  # inches of a name in the legend
     legend = max(1, min(5, len(accuracies), int(6.6 / widest)))

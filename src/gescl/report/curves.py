@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgba
 
 from .drawing import Drawing
-from .labels import label_ends, room_for, shortened
+from .labels import label_ends, room_for
+from .panels import method_panels, panels
 from .runs import Group
-from .statistics import as_array, mean_over_runs
-from .style import Looks, accuracy_axis, grid_of, panels, task_axis
+from .statistics import Array, accuracy_arrays, mean_accuracies, mean_over_runs
+from .style import Looks, accuracy_axis, task_axis
 
 BAND = "The line is the mean over seeds, the band reaches from the lowest to the highest seed."
 
@@ -23,7 +23,7 @@ def draw_first_task(group: Group, look: Looks) -> Drawing:
     return _draw_curves(
         len(group.tasks),
         look,
-        {label: as_array([run.result.accuracy for run in runs])[:, :, 0] for label, runs in group.methods.items()},
+        {label: matrices[:, :, 0] for label, matrices in accuracy_arrays(group).items()},
         name="first-task",
         title="Accuracy on the first task",
         caption=f"Test accuracy on the first task after each task learned: a fall is forgetting. {BAND}",
@@ -32,10 +32,10 @@ def draw_first_task(group: Group, look: Looks) -> Drawing:
 
 def draw_average(group: Group, look: Looks) -> Drawing:
     """Mean accuracy over all tasks so far (Eq. 21) after each task."""
-    curves = {}
-    for label, runs in group.methods.items():
-        matrices = as_array([run.result.accuracy for run in runs])
-        curves[label] = np.stack([mean_over_runs(matrix.T) for matrix in matrices])
+    curves = {
+        label: np.stack([mean_over_runs(matrix.T) for matrix in matrices])
+        for label, matrices in accuracy_arrays(group).items()
+    }
     return _draw_curves(
         len(group.tasks),
         look,
@@ -47,20 +47,13 @@ def draw_average(group: Group, look: Looks) -> Drawing:
 
 
 def draw_every_task(group: Group, look: Looks) -> Drawing:
-    """One panel a method, one line a task from when it was learned."""
-    means = {
-        label: mean_over_runs(as_array([run.result.accuracy for run in runs])) for label, runs in group.methods.items()
-    }
+    """One panel per method, one line per task from when it was learned."""
+    means = mean_accuracies(group)
     tasks = len(group.tasks)
-    rows, columns = grid_of(len(means))
-    figure, axes = panels(rows, columns, (2.1, 1.3))
+    figure, places = method_panels(list(means), (2.1, 1.3))
     lowest = min(_lowest(mean) for mean in means.values())
-    for place, panel in enumerate(panel for row in axes for panel in row):
-        if place >= len(means):
-            panel.set_visible(False)
-            continue
-        label, mean = list(means.items())[place]
-        colour = look[label].colour
+    for place in places:
+        panel, mean, colour = place.axes, means[place.label], look[place.label].colour
         steps = np.arange(1, tasks + 1)
         lines = [np.column_stack([steps[task:], mean[task:, task]]) for task in range(1, tasks)]
         shades = [to_rgba(colour, 0.75 - 0.45 * task / tasks) for task in range(1, tasks)]
@@ -70,14 +63,12 @@ def draw_every_task(group: Group, look: Looks) -> Drawing:
         measured = np.flatnonzero(known.any(axis=0))
         learned = known.argmax(axis=0)[measured]  # the first accuracy of each task
         panel.plot(steps[learned], mean[learned, measured], "o", color=colour, markersize=2.6)
-        panel.set_title(shortened(label, 34))
         accuracy_axis(panel, lowest)
-        at_bottom = place + columns >= len(means)
-        task_axis(panel, tasks, "tasks learned" if at_bottom else "")
-        panel.tick_params(labelbottom=at_bottom)
-        if place % columns == 0:
+        task_axis(panel, tasks, "tasks learned" if place.lowest else "")
+        panel.tick_params(labelbottom=place.lowest)
+        if place.leftmost:
             panel.set_ylabel("test accuracy")
-    alt = "Small line charts, one a method, one line a task. Lowest accuracy of any task at the end: "
+    alt = "Small line charts, one per method, one line per task. Lowest accuracy of any task at the end: "
     alt += "; ".join(f"{label} {_lowest(mean[-1]):.2f}" for label, mean in means.items()) + "."
     return Drawing(
         "every-task",
@@ -86,14 +77,14 @@ def draw_every_task(group: Group, look: Looks) -> Drawing:
         "Level lines: nothing is forgotten. Mean over seeds.",
         alt,
         figure,
-        wide=columns > 1,
+        wide=len(means) > 1,
     )
 
 
 def _draw_curves(
     tasks: int,
     look: Looks,
-    curves: Mapping[str, npt.NDArray[np.float64]],
+    curves: Mapping[str, Array],
     *,
     name: str,
     title: str,
@@ -113,10 +104,10 @@ def _draw_curves(
     accuracy_axis(axes, min(_lowest(values) for values in curves.values()))
     label_ends(axes, tasks, {label: mean[-1] for label, mean in means.items()}, look)
     told = "; ".join(f"{label} from {_number(mean[0])} to {_number(mean[-1])}" for label, mean in means.items())
-    return Drawing(name, title, caption, f"Line chart: {title.lower()}, one line a method. {told}.", figure)
+    return Drawing(name, title, caption, f"Line chart: {title.lower()}, one line per method. {told}.", figure)
 
 
-def _lowest(values: npt.NDArray[np.float64]) -> float:
+def _lowest(values: Array) -> float:
     known = values[~np.isnan(values)]
     return float(known.min()) if len(known) else 1.0
 

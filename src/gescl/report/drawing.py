@@ -34,26 +34,28 @@ THEMED = {
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """A figure, the name of its files, its heading, a sentence on how to read it, and its text for the blind."""
+class Description:
+    """What is said about a figure: the name of its files, its heading, how to read it, and its text for the blind."""
 
     name: str
     title: str
     caption: str
     alt: str
+
+
+@dataclass(frozen=True)
+class Drawing(Description):
+    """A figure that is drawn but not yet written."""
+
     figure: Figure
     #: True for figures that need the page's whole width.
     wide: bool = False
 
 
 @dataclass(frozen=True)
-class Files:
-    """A drawing in its three formats, and what is said about it; `width` is in points."""
+class Files(Description):
+    """A figure in its three formats; `width` is in points."""
 
-    name: str
-    title: str
-    caption: str
-    alt: str
     wide: bool
     width: int
     png: bytes

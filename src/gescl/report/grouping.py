@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from .. import metrics
 from ..validation import flat
 from .runs import Group, Run, unique
 from .statistics import summary
@@ -31,17 +30,17 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
 
 
 def foremost(group: Group, most: int) -> Group:
-    """The group with only so many of its methods: those with the highest average accuracy. The reader is told."""
+    """The group with at most this many of its methods: the best by average accuracy. The reader is told."""
     if len(group.methods) <= most:
         return group
 
     def accuracy(label: str) -> float:
-        found = summary([metrics.average_accuracy(run.result.accuracy) for run in group.methods[label]])
+        found = summary([run.result.average_accuracy for run in group.methods[label]])
         return found.mean if found else 0.0
 
     best = sorted(group.methods, key=accuracy, reverse=True)[:most]
     group.remark(
-        f"Figures with a panel a method show the {most} of {len(group.methods)} methods "
+        f"Figures with one panel per method show the {most} of {len(group.methods)} methods "
         "with the highest average accuracy."
     )
     return replace(group, methods={label: runs for label, runs in group.methods.items() if label in best})

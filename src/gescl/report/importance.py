@@ -12,47 +12,41 @@ from matplotlib.patches import Rectangle
 from .drawing import Drawing
 from .heat import colour_bar, heat_map
 from .labels import shortened, wrapped
-from .run_files import Kernels, first_good, read_events, read_kernels
+from .panels import layer_panels, panels
+from .run_files import of_every_method, read_events, read_kernels
 from .runs import Group
-from .style import Looks, panels
+from .style import Looks
 
 MOST_COLUMNS = 32  # kernels in a row
 TILE = 8  # pixels a kernel is enlarged to, at least
 
 
 def draw_importance(group: Group, look: Looks) -> Drawing | None:
-    """One strip a layer: a row a task, a column a filter, sorted by the importance it has gathered."""
+    """One strip per layer: one row per task, one column per filter, sorted by the importance it has gathered."""
     found: dict[str, dict[str, list[dict[str, list[float]]]]] = {}
-    for label in group.methods:
-        events = first_good(group, label, read_events, "Importance")
-        filters = [task.get("filters", {}) for task in events.tasks] if events else []
+    for label, events in of_every_method(group, read_events, "Importance").items():
+        filters = [task.get("filters", {}) for task in events.tasks]
         names = [name for name in (filters[0] if filters else {}) if _complete(filters, name)]
         if names:
             found[label] = {name: [task[name] for task in filters] for name in names}
     if not found:
         return None
-    columns = max(len(layers) for layers in found.values())
+    names_of = {label: list(layers) for label, layers in found.items()}
     height = max(0.75, min(1.6, 0.11 * len(group.tasks)))
-    size = (max(1.15, min(2.1, 6.3 / columns)), height)
-    left = 0.5 + 0.12 * max(wrapped(label).count("\n") + 1 for label in found)
-    figure, axes = panels(len(found), columns, size, left=left, right=0.62, gap=(0.2, 0.5), share=False)
+    figure, places = layer_panels(names_of, widest=2.1, height=height, left=0.5, right=0.62, gap=(0.2, 0.5))
     free_shares = []
-    for row, (label, layers) in enumerate(found.items()):
-        for column, panel in enumerate(axes[row]):
-            if column >= len(layers):
-                panel.set_visible(False)
-                continue
-            name, history = list(layers.items())[column]
-            strip, free = _strip(history)
-            free_shares.append(f"{label} {name} {free} of {strip.shape[1]}")
-            heat_map(panel, strip, Normalize(0, 1), gap=False)
-            panel.set_title(name, fontsize=7.5)
-            panel.set_yticks([0.5, len(strip) - 0.5], ["1", str(len(strip))])
-            panel.tick_params(labelleft=column == 0)
-            if row == len(found) - 1:
-                panel.set_xlabel("filter, sorted")
-        axes[row][0].set_ylabel(f"{wrapped(label)}\nafter task")
-    colour_bar(axes[0][-1], Normalize(0, 1), {0.0: "0", 1.0: "max."})
+    for place in places:
+        panel, (strip, free) = place.axes, _strip(found[place.label][place.layer])
+        free_shares.append(f"{place.label} {place.layer} {free} of {strip.shape[1]}")
+        heat_map(panel, strip, Normalize(0, 1), gap=False)
+        panel.set_title(place.layer, fontsize=7.5)
+        panel.set_yticks([0.5, len(strip) - 0.5], ["1", str(len(strip))])
+        panel.tick_params(labelleft=place.leftmost)
+        if place.lowest:
+            panel.set_xlabel("filter, sorted")
+        if place.leftmost:
+            panel.set_ylabel(f"{wrapped(place.label)}\nafter task")
+    colour_bar(places[len(names_of[places[0].label]) - 1].axes, Normalize(0, 1), {0.0: "0", 1.0: "max."})
     return Drawing(
         "importance",
         "Importance of every filter",
@@ -81,12 +75,8 @@ def _strip(history: list[dict[str, list[float]]]) -> tuple[npt.NDArray[np.float6
 
 
 def draw_kernels(group: Group, look: Looks) -> Drawing | None:
-    """The first layer's kernels, a row a method; important ones are framed in the method's colour."""
-    found: dict[str, Kernels] = {}
-    for label in group.methods:
-        kernels = first_good(group, label, read_kernels, "First-layer kernels")
-        if kernels is not None:
-            found[label] = kernels
+    """The first layer's kernels, one row per method; important ones are framed in the method's colour."""
+    found = of_every_method(group, read_kernels, "First-layer kernels")
     if not found:
         return None
     count = max(len(kernels.weights) for kernels in found.values())

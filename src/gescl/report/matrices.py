@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 
@@ -13,48 +12,42 @@ from .drawing import Drawing
 from .heat import bright, colour_bar, heat_map
 from .labels import shortened
 from .numerals import Numeral, draw_numerals
+from .panels import grid_of, method_panels
 from .runs import Group
-from .statistics import as_array, mean_over_runs
-from .style import Looks, grid_of, panels
+from .statistics import Array, mean_accuracies
+from .style import Looks
 
 MOST_NUMBERED = 15  # tasks; with more, numbers would be too small to read
 
 
 def draw_matrices(group: Group, look: Looks) -> Drawing:
-    """One heat map a method: the row is when, the column is what."""
-    means = {
-        label: mean_over_runs(as_array([run.result.accuracy for run in runs])) for label, runs in group.methods.items()
-    }
+    """One heat map per method: the row is when, the column is what."""
+    means = mean_accuracies(group)
     tasks = group.tasks
-    rows, columns = grid_of(len(means))
     names = [f"{shortened(name, 18)}  {k}" for k, name in enumerate(tasks, start=1)]
     left = 0.12 + 0.062 * max(map(len, names))  # inches of an average letter
-    figure, axes = panels(rows, columns, (2.1, 2.1), left=left, right=0.62, gap=(0.16, 0.36), share=False)
+    size, gap = (2.1, 2.1), (0.16, 0.36)
+    figure, places = method_panels(list(means), size, left=left, right=0.62, gap=gap, share=False)
     lowest = min(float(np.nanmin(mean)) if not np.isnan(mean).all() else 0.0 for mean in means.values())
     scale = Normalize(min(0.9, np.floor(lowest * 10) / 10), 1.0)  # a scale even if nothing is below 1
     numerals: list[Numeral] = []
     middle = np.arange(len(tasks)) + 0.5
     shown = np.arange(len(tasks)) if len(tasks) <= MOST_NUMBERED else np.arange(4, len(tasks), 5)
-    for place, panel in enumerate(panel for row in axes for panel in row):
-        if place >= len(means):
-            panel.set_visible(False)
-            continue
-        label, mean = list(means.items())[place]
+    for place in places:
+        panel, mean = place.axes, means[place.label]
         heat_map(panel, mean, scale, gap=True)
-        panel.set_title(shortened(label, 34))
         # Ticks are made only where they are seen: they are the slowest part of a panel.
-        named, numbered = place % columns == 0, place + columns >= len(means)
-        panel.set_yticks(middle if named else [], names if named else [])
-        panel.set_xticks(middle[shown] if numbered else [], [str(k + 1) for k in shown] if numbered else [])
+        panel.set_yticks(middle if place.leftmost else [], names if place.leftmost else [])
+        panel.set_xticks(middle[shown] if place.lowest else [], [str(k + 1) for k in shown] if place.lowest else [])
         panel.tick_params(length=0)
-        if numbered:
+        if place.lowest:
             panel.set_xlabel("accuracy on task")
         if len(tasks) <= MOST_NUMBERED:
             numerals += _numerals(panel, mean, scale)
     draw_numerals(figure, numerals, min(8.0, 66 / len(tasks)))
     levels = np.arange(round((scale.vmin or 0) * 10), 11) / 10
-    colour_bar(axes[0][-1], scale, {float(level): f"{level:.1f}" for level in levels})
-    alt = "Heat maps, one a method, of the accuracy on each task (column) after each task (row). Last row: "
+    colour_bar(places[grid_of(len(means))[1] - 1].axes, scale, {float(level): f"{level:.1f}" for level in levels})
+    alt = "Heat maps, one per method, of the accuracy on each task (column) after each task (row). Last row: "
     alt += "; ".join(
         f"{label} " + ", ".join(_cell(value) or "unknown" for value in mean[-1]) for label, mean in means.items()
     )
@@ -65,11 +58,11 @@ def draw_matrices(group: Group, look: Looks) -> Drawing:
         "Read a column downwards: where it darkens, that task is being forgotten. Mean over seeds.",
         alt + ".",
         figure,
-        wide=columns > 1,
+        wide=len(means) > 1,
     )
 
 
-def _numerals(panel: Axes, values: npt.NDArray[np.float64], scale: Normalize) -> Iterator[Numeral]:
+def _numerals(panel: Axes, values: Array, scale: Normalize) -> Iterator[Numeral]:
     """The numbers of one heat map, each in the middle of its cell."""
     figure, box = panel.get_figure(root=True), panel.get_position()
     assert figure is not None

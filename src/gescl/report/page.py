@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from .drawing import Files, themed
 from .headline import tiles
-from .runs import Group, LeftOut, Run, unique
+from .runs import Group, LeftOut, Run, counted, unique
 from .style import Look
 from .tables import Table
 
@@ -55,7 +55,7 @@ def make_page(chapters: Sequence[Chapter], left_out: Sequence[LeftOut], look: Ma
     def rendered(figures: Mapping[str, str]) -> str:
         return page.render(
             title=f"Learning without forgetting: {names}",
-            facts=f"{_count(len(runs), 'run')} of {_count(len(methods), 'method')}",
+            facts=f"{counted(len(runs), 'run')} of {counted(len(methods), 'method')}",
             groups=[_chapter(chapter, look, root, figures) for chapter in chapters],
             left_out=[{"folder": _relative(item.folder, root), "reason": item.reason} for item in left_out],
             css=Markup((template / "page.css").read_text(encoding="utf-8")),
@@ -125,12 +125,12 @@ def _facts(group: Group) -> str:
     run = group.runs[0]
     recipe = run.recipe or {}
     training = recipe.get("training", {})
-    facts = [_count(len(run.result.tasks), "task")]
+    facts = [counted(len(run.result.tasks), "task")]
     if "network" in recipe:
         facts.append(f"network {recipe['network']}")
     if "epochs" in training:
-        facts.append(f"at most {_count(training['epochs'], 'epoch')} a task")
-    facts.append(_count(len(group.methods), "method"))
+        facts.append(f"at most {counted(training['epochs'], 'epoch')} per task")
+    facts.append(counted(len(group.methods), "method"))
     facts.append(("seed " if len(group.seeds) == 1 else "seeds ") + ", ".join(map(str, group.seeds)))
     return " · ".join(facts)
 
@@ -141,15 +141,11 @@ def _run(run: Run, root: Path) -> dict[str, str]:
     if result.device is not None:
         facts.append(f"device {result.device}")
     if result.threads is not None:
-        facts.append(_count(result.threads, "thread"))
+        facts.append(counted(result.threads, "thread"))
     if result.images_per_second is not None:
-        facts.append(f"{result.images_per_second:,.0f} training images a second")
+        facts.append(f"{result.images_per_second:,.0f} training images per second")
     return {"folder": _relative(run.folder, root), "facts": " · ".join(facts), "recipe": run.recipe_text}
 
 
 def _relative(folder: Path, root: Path) -> str:
     return folder.relative_to(root).as_posix() if folder.is_relative_to(root) else folder.as_posix()
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

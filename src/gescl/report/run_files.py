@@ -1,4 +1,4 @@
-"""What lies beside a run's result: its events, the first layer's kernels, and sample images."""
+"""The files of a run besides its result: events, the first layer's kernels, and sample images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..errors import DataError
 from ..store import read_tensors
 from .runs import Group
 
-Part = TypeVar("Part")
+Content = TypeVar("Content")
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,11 @@ class Samples:
     probabilities: npt.NDArray[np.float32]
 
 
-def first_good(group: Group, label: str, read: Callable[[Path], Part], what: str) -> Part | None:
-    """The part of a method's run with the smallest seed that has it; if none has, the reader of the page is told."""
+def first_good(group: Group, label: str, read: Callable[[Path], Content], what: str) -> Content | None:
+    """What a method's run with the smallest seed has of that kind, or the first further seed whose file is good.
+
+    If none is, the reader of the page is told.
+    """
     problems = []
     for run in group.methods[label]:
         try:
@@ -57,6 +60,12 @@ def first_good(group: Group, label: str, read: Callable[[Path], Part], what: str
             problems.append(str(error))
     group.remark(f"{what} of {label} cannot be shown: {problems[0]}.")
     return None
+
+
+def of_every_method(group: Group, read: Callable[[Path], Content], what: str) -> dict[str, Content]:
+    """The same for every method that has it."""
+    found = {label: first_good(group, label, read, what) for label in group.methods}
+    return {label: content for label, content in found.items() if content is not None}
 
 
 @cache

@@ -123,7 +123,7 @@ def _learned(folder: Path) -> str:
             count = sum('"event": "task"' in line for line in lines)
     except OSError:
         return ""
-    return f" ({count} {'task' if count == 1 else 'tasks'} learned)"
+    return f" ({counted(count, 'task')} learned)"
 
 
 def _recipe(file: Path) -> tuple[dict[str, Any] | None, str]:
@@ -138,6 +138,11 @@ def _recipe(file: Path) -> tuple[dict[str, Any] | None, str]:
 
 def _canonical(tables: Any) -> str:
     return json.dumps(tables, sort_keys=True, default=str)
+
+
+def counted(number: int, what: str) -> str:
+    """ "1 task", "2 tasks"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def unique(values: Iterable[str]) -> list[str]:

@@ -7,9 +7,10 @@ import numpy.typing as npt
 
 from .drawing import Drawing
 from .labels import shortened
+from .panels import panels
 from .run_files import Samples, first_good, read_samples
 from .runs import Group
-from .style import Looks, panels
+from .style import Looks
 
 # Okabe and Ito's bluish green and vermilion; the marks say it too, for print and for the colour-blind.
 RIGHT, WRONG = "#009e73", "#d55e00"
@@ -18,7 +19,7 @@ PIXELS = 32  # an image is enlarged to at least this
 
 
 def draw_samples(group: Group, look: Looks) -> Drawing | None:
-    """A row a task; under each image the class predicted by GESCL (or the first method) and by fine-tuning."""
+    """One row per task; under each image the class predicted by GESCL (or the first method) and by fine-tuning."""
     wanted = [label for label in ("gescl", "finetune") if label in group.methods] or list(group.methods)[:1]
     found: dict[str, list[Samples]] = {}
     for label in wanted:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-RESAMPLES = 10_000
-LEVEL = 0.95
+from .runs import Group
+
+Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,7 @@ def summary(values: Sequence[float | None]) -> Summary | None:
 def paired_difference(values: Mapping[int, float | None], reference: Mapping[int, float | None]) -> Difference | None:
     """Values minus reference, seed by seed; None if no seed has both.
 
-    The interval holds the middle 95 % of the means of resampled differences (percentile bootstrap). The draws are
-    fixed, so the same runs give the same interval.
+    The interval is a 95 % percentile bootstrap of the mean. Its draws are fixed: the same runs give the same interval.
     """
     pairs = [(value, reference.get(seed)) for seed, value in sorted(values.items())]
     differences = np.array([a - b for a, b in pairs if a is not None and b is not None])
@@ -51,12 +51,23 @@ def paired_difference(values: Mapping[int, float | None], reference: Mapping[int
     mean = float(differences.mean())
     if len(differences) == 1:
         return Difference(mean, None, 1)
-    draws = np.random.default_rng(0).integers(len(differences), size=(RESAMPLES, len(differences)))
-    low, high = np.quantile(differences[draws].mean(axis=1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    from scipy.stats import bootstrap  # takes a second to import, and is only needed here
+
+    low, high = bootstrap((differences,), np.mean, method="percentile", rng=0).confidence_interval
     return Difference(mean, (float(low), float(high)), len(differences))
 
 
-def as_array(matrices: Sequence[Sequence[Sequence[float | None]]]) -> npt.NDArray[np.float64]:
+def accuracy_arrays(group: Group) -> dict[str, Array]:
+    """The accuracy matrices of each method, as runs × rows × columns."""
+    return {label: as_array([run.result.accuracy for run in runs]) for label, runs in group.methods.items()}
+
+
+def mean_accuracies(group: Group) -> dict[str, Array]:
+    """The mean accuracy matrix of each method."""
+    return {label: mean_over_runs(array) for label, array in accuracy_arrays(group).items()}
+
+
+def as_array(matrices: Sequence[Sequence[Sequence[float | None]]]) -> Array:
     """Accuracy matrices of equal size as runs × rows × columns, NaN where nothing was measured."""
     size = len(matrices[0])
     array = np.full((len(matrices), size, size), np.nan)
@@ -66,7 +77,7 @@ def as_array(matrices: Sequence[Sequence[Sequence[float | None]]]) -> npt.NDArra
     return array
 
 
-def mean_over_runs(array: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def mean_over_runs(array: Array) -> Array:
     """Mean along the first axis over what is known; NaN where nothing is."""
     known = ~np.isnan(array)
     count = known.sum(axis=0)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MultipleLocator
 
 # The page gives these four other values in dark mode, so nothing else may be drawn in exactly these colours.
@@ -18,7 +17,8 @@ MUTED = "#6a717b"
 GRID = "#d9dce1"
 PAPER = "#ffffff"
 
-# Okabe and Ito's palette, and a brown: told apart by colour-blind readers. One colour a method, everywhere.
+# Okabe and Ito's palette, and a brown: told apart by colour-blind readers. These methods look the same in every report;
+# any other has a look of its own.
 COLOURS = {
     "gescl": "#d55e00",
     "ags-cl": "#0072b2",
@@ -119,7 +119,7 @@ def looks(labels: Iterable[str]) -> dict[str, Look]:
         base = base_method(label)
         if label in COLOURS or (base in COLOURS and base not in taken):  # a lone variant has its method's colour
             taken.add(base)
-            result[label] = Look(COLOURS[base], MARKERS[list(COLOURS).index(base)], None)
+            result[label] = Look(COLOURS[base], MARKERS[list(COLOURS).index(base) % len(MARKERS)], None)
         else:
             # Colours, markers and dashes repeat after 9, 10 and 3: shifted each round, no two labels share all of them.
             turn, place = divmod(further, len(FURTHER_COLOURS))
@@ -127,35 +127,6 @@ def looks(labels: Iterable[str]) -> dict[str, Look]:
             result[label] = Look(FURTHER_COLOURS[place], MARKERS[(place + turn + 4) % len(MARKERS)], dash)
             further += 1
     return result
-
-
-def panels(
-    rows: int,
-    columns: int,
-    size: tuple[float, float],
-    *,
-    left: float = 0.5,
-    right: float = 0.1,
-    bottom: float = 0.42,
-    top: float = 0.28,
-    gap: tuple[float, float] = (0.16, 0.34),
-    share: bool = True,
-) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of panels of a size in inches, with margins and gaps in inches: no layout engine, which is slow."""
-    width = left + columns * size[0] + (columns - 1) * gap[0] + right
-    height = top + rows * size[1] + (rows - 1) * gap[1] + bottom
-    figure = Figure(figsize=(width, height))
-    figure.subplots_adjust(
-        left / width, bottom / height, 1 - right / width, 1 - top / height, gap[0] / size[0], gap[1] / size[1]
-    )
-    axes = figure.subplots(rows, columns, sharex=share, sharey=share, squeeze=False)
-    return figure, axes.tolist()
-
-
-def grid_of(count: int) -> tuple[int, int]:
-    """Rows and columns for some panels: three in a row, but four as two by two, and four in a row for ten or more."""
-    columns = 2 if count == 4 else min(3 if count < 10 else 4, count)
-    return -(-count // columns), columns
 
 
 def accuracy_axis(axes: Axes, lowest: float) -> None:

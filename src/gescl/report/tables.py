@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .. import metrics
 from .runs import Group, Run
 from .statistics import Difference, Summary, paired_difference, summary
 from .style import base_method
@@ -16,14 +15,17 @@ BOUND = "joint"
 
 @dataclass(frozen=True)
 class Column:
-    """A quantity of a run: its key in files, its heading, and how it is written."""
+    """A quantity of a run: its key in the result and in files, its heading, and how it is written."""
 
     key: str
     title: str
     explanation: str
-    of: Callable[[Run], float | None]
     best: Callable[..., float]
     digits: int = 3
+
+    def of(self, run: Run) -> float | None:
+        value: float | None = getattr(run.result, self.key)
+        return value
 
 
 @dataclass(frozen=True)
@@ -52,43 +54,37 @@ COLUMNS = (
         "average_accuracy",
         "average accuracy",
         "test accuracy after the last task, averaged over all tasks",
-        lambda run: metrics.average_accuracy(run.result.accuracy),
         max,
     ),
     Column(
         "forgetting",
         "forgetting",
         "a task's best accuracy ever minus its last, averaged over all tasks but the last",
-        lambda run: metrics.forgetting(run.result.accuracy),
         min,
     ),
     Column(
         "learning_accuracy",
         "learning accuracy",
         "accuracy on each task right after it was learned, averaged",
-        lambda run: metrics.learning_accuracy(run.result.accuracy),
         max,
     ),
     Column(
         "backward_transfer",
         "backward transfer",
         "a task's last accuracy minus its first, averaged over all tasks but the last",
-        lambda run: metrics.backward_transfer(run.result.accuracy),
         max,
     ),
     Column(
         "first_task_retention",
         "retention",
         "the first task's last accuracy as a fraction of its first",
-        lambda run: metrics.first_task_retention(run.result.accuracy),
         max,
     ),
-    Column("seconds", "seconds", "time to learn all tasks, without testing", lambda run: run.result.seconds, min, 1),
+    Column("seconds", "seconds", "time to learn all tasks, without testing", min, 1),
     Column(
         "state_bytes",
         "state bytes",
         "bytes carried from task to task besides the network",
-        lambda run: run.result.state_bytes,
         min,
         0,
     ),
@@ -103,7 +99,7 @@ def reference_of(group: Group) -> str | None:
 
 
 def methods_table(group: Group) -> Table:
-    """Mean ± deviation over seeds, one row a method, the best of each column marked."""
+    """Mean ± deviation over seeds, one row per method, the best of each column marked."""
     summaries = {
         label: {column.key: summary([column.of(run) for run in runs]) for column in COLUMNS}
         for label, runs in group.methods.items()

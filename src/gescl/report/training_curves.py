@@ -7,32 +7,25 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from .drawing import Drawing
-from .labels import shortened
-from .run_files import Events, first_good, read_events
+from .panels import method_panels
+from .run_files import of_every_method, read_events
 from .runs import Group
-from .style import GRID, MUTED, Looks, grid_of, panels
+from .style import GRID, MUTED, Looks
 
 DECADE = (1, 2, 5)
 
 
 def draw_training(group: Group, look: Looks) -> Drawing | None:
-    """One panel a method: the loss on training and validation images over epochs; a vertical line starts a task."""
-    found: dict[str, Events] = {}
-    for label in group.methods:
-        events = first_good(group, label, read_events, "Training curves")
-        if events is not None and events.epochs:
-            found[label] = events
+    """One panel per method: the loss on training and validation images over epochs; a vertical line starts a task."""
+    logs = of_every_method(group, read_events, "Training curves")
+    found = {label: events for label, events in logs.items() if events.epochs}
     if not found:
         return None
-    rows, columns = grid_of(len(found))
-    figure, axes = panels(rows, columns, (2.1, 1.3), top=0.5)
+    figure, places = method_panels(list(found), (2.1, 1.3), top=0.5)
     losses = [float(epoch[key]) for events in found.values() for epoch in events.epochs for key in ("loss", "val_loss")]
     low, high = _limits(losses)
-    for place, panel in enumerate(panel for row in axes for panel in row):
-        if place >= len(found):
-            panel.set_visible(False)
-            continue
-        label, events = list(found.items())[place]
+    for place in places:
+        panel, events = place.axes, found[place.label]
         tasks = np.array([int(epoch["index"]) for epoch in events.epochs])
         starts = np.flatnonzero(np.diff(tasks, prepend=-1))
         steps = np.arange(1, len(tasks) + 1)
@@ -43,7 +36,7 @@ def draw_training(group: Group, look: Looks) -> Drawing | None:
             panel.plot(
                 np.insert(steps.astype(float), starts, np.nan),
                 np.insert(values, starts, np.nan),
-                color=look[label].colour,
+                color=look[place.label].colour,
                 marker="." if len(starts) == len(steps) else None,
                 alpha=alpha,
                 linewidth=width,
@@ -51,18 +44,18 @@ def draw_training(group: Group, look: Looks) -> Drawing | None:
         panel.set_yscale("log")
         panel.set_ylim(low, high)
         panel.grid(visible=False, axis="x")
-        panel.set_title(shortened(label, 34))
         panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        panel.tick_params(labelbottom=place + columns >= len(found))
-        if place + columns >= len(found):
+        panel.tick_params(labelbottom=place.lowest)
+        if place.lowest:
             panel.set_xlabel("epochs, all tasks")
-        if place % columns == 0:
+        if place.leftmost:
             panel.set_ylabel("cross-entropy")
     ticks = [k * 10.0**e for e in range(-9, 9) for k in DECADE if low <= k * 10.0**e <= high]
     shown = ticks if len(ticks) <= 6 else [tick for tick in ticks if f"{tick:e}"[0] == "1"]
-    axes[0][0].yaxis.set_major_locator(FixedLocator(shown))
-    axes[0][0].yaxis.set_minor_locator(NullLocator())
-    axes[0][0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    shared = places[0].axes.yaxis  # by all panels
+    shared.set_major_locator(FixedLocator(shown))
+    shared.set_minor_locator(NullLocator())
+    shared.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     handles = [
         Line2D([], [], color=MUTED, linewidth=1.3, label="validation images"),
         Line2D([], [], color=MUTED, linewidth=0.8, alpha=0.45, label="training images"),
@@ -74,9 +67,9 @@ def draw_training(group: Group, look: Looks) -> Drawing | None:
         "Training curves",
         "Loss over the epochs of all tasks, one after the other; a thin vertical line is where a task begins. "
         "The run with the smallest seed.",
-        f"Small line charts of training and validation loss, one a method: {told}.",
+        f"Small line charts of training and validation loss, one per method: {told}.",
         figure,
-        wide=columns > 1,
+        wide=len(found) > 1,
     )
 
 

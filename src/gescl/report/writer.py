@@ -28,7 +28,7 @@ log = logging.getLogger("gescl")
 
 #: Draws one figure of a group, or nothing where its runs do not have what it shows.
 Drawer = Callable[[Group, Looks], Drawing | None]
-#: These have a line or a point a method; all others have a panel or a row, of which only so many can be looked at.
+#: These have one line or point per method; all others one panel or row, of which a reader can take in only so many.
 OVERVIEWS: tuple[Drawer, ...] = (draw_first_task, draw_average, draw_cost)
 MOST_PANELS = 12
 DRAWERS: tuple[Drawer, ...] = (

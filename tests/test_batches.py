@@ -56,12 +56,22 @@ def test_every_image_comes_once_an_epoch_with_its_head_and_label(counts: tuple[i
             assert sorted(index.tolist()) == sorted(k for _, part in pieces for k in part.labels.tolist())
             assert sum(len(part) for _, part in pieces) > 1, "batch-norm cannot learn from a single image"
             for head, part in pieces:
+                assert len(part), "a head without images in the batch is not among its pieces"
                 assert torch.equal(part.images[:, 0, 0, 0].long(), part.labels)
                 assert set(part.labels.tolist()) <= set(splits[head][1].labels.tolist())
                 seen += part.labels.tolist()
         assert sorted(seen) == list(range(sum(counts)))
         orders.append(seen)
     assert orders[0] != orders[1] or sum(counts) == 3
+
+
+@pytest.mark.parametrize(
+    ("images", "sizes"), [(16, [8, 8]), (17, [8, 9]), (18, [8, 8, 2]), (7, [7]), (9, [9]), (1, [1])]
+)
+def test_only_a_single_image_at_the_end_joins_the_batch_before(images: int, sizes: list[int]) -> None:
+    ours = batches(numbered(images), size=8)
+    assert [len(index) for index, _ in ours.shuffled(seed())] == sizes
+    assert len(ours) == len(sizes)
 
 
 def test_in_batches_gives_images_as_they_are_stored_or_in_the_order_of_a_generator() -> None:
@@ -159,6 +169,12 @@ learner.learn(stripes("b", 2, seed=1))
 assert seen == {(True, torch.bfloat16), (False, torch.float32)}, seen
 assert learner.average_accuracy > 0.8, learner.average_accuracy
 assert all(p.dtype == torch.float32 for p in learner.net.parameters())
+learner = Learner("small", "frozen", training=Training(epochs=3, precision="bfloat16"))
+learner.learn(stripes("a", 2))
+seen = []
+next(learner.net.trunk.children()).register_forward_hook(lambda layer, *_: seen.append(layer.training))
+learner.learn(stripes("b", 2, seed=1))
+assert any(seen), "features are not kept"
 """
 
 

@@ -118,6 +118,7 @@ class Owning(Strategy[Method]):
         self.epochs += 1
 
     def end_task(self, context: TaskContext) -> None:
+        assert not self.net.training
         self.at_end = self.everything()
 
     def everything(self) -> list[Tensor]:
@@ -127,7 +128,7 @@ class Owning(Strategy[Method]):
 def test_the_best_weights_are_in_place_when_the_task_ends_with_what_is_the_strategys_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    losses = iter([3.0, 2.0, 4.0, 5.0])
+    losses = iter([3.0, 2.0, 2.0, 5.0])  # the first of equals is the best
     monkeypatch.setattr("gescl.training.validate", lambda *_, **__: (next(losses), 0.5))
     net, task = made_net(), stripes("a", 2, shape=SHAPE)
     strategy = Owning(net)
@@ -144,6 +145,19 @@ def test_the_best_weights_are_in_place_when_the_task_ends_with_what_is_the_strat
     assert same(before_end, after[1]) and same(strategy.at_end, after[1]) and same(strategy.everything(), after[1])
     assert not any(torch.equal(*pair) for pair in zip(after[1], after[3], strict=True)), "everything moved on after it"
     assert float(strategy.epochs) == 2 and 0 < strategy.own.item() < 3
+
+
+def test_an_old_head_that_a_penalty_reads_is_not_changed() -> None:
+    net = made_net(heads=2)
+    old, task = net.head(0).weight.detach().clone(), stripes("b", 2, shape=SHAPE)
+
+    class Reading(Strategy[Method]):
+        def penalty(self, context: TaskContext, batch: Batch) -> Tensor:
+            answers: Tensor = self.net.head(0)(batch.features)
+            return answers.square().mean()
+
+    list(learn_task(net, Reading(Finetune(), net), task, Training(epochs=2), seed=0))
+    assert torch.equal(net.head(0).weight, old)
 
 
 @pytest.mark.parametrize("batch_size", [16, 1000])

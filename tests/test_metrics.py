@@ -37,6 +37,8 @@ def test_backward_transfer_compares_with_when_a_task_was_learned() -> None:
 
 def test_first_task_retention_is_a_ratio() -> None:
     assert metrics.first_task_retention(MATRIX) == pytest.approx(0.6 / 0.8)
+    assert metrics.first_task_retention([[0.5], [0.0, 1.0]]) == 0
+    assert metrics.first_task_retention([[0.0], [0.5, 1.0]]) is None
 
 
 def test_one_task_forgets_nothing_and_says_so_with_none() -> None:

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable
 from itertools import groupby
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gescl import DataError, Frozen, Joint, Learner, Task, Training, UsageError, training
 from gescl.methods import METHODS, Batch, Finetune, Method, Strategy, TaskContext
 from gescl.networks.cnn import build_trunk
+from gescl.networks.feature_cache import FixedPrefix
 from gescl.networks.multihead import MultiHeadNet
 from gescl.records import Epoch
 from gescl.streams.task import Split
@@ -185,6 +187,19 @@ def test_a_fixed_trunk_learns_the_same_whether_its_features_are_kept_or_not(opti
     assert (len(passes) < 4) == (not options), "only features that do not change are kept"
 
 
+@pytest.mark.parametrize(("per_image", "kept"), [(2**20 // (33 + 14), True), (2**20 // (33 + 14) + 1, False)])
+def test_features_are_kept_only_where_those_of_all_images_fit(
+    per_image: int, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FixedPrefix, "bytes_per_image", lambda self: per_image)
+    pair = Pair("plain", Frozen())
+    pair.learn(made_task("a"), lr=0.02, batch_size=16, epochs=1)
+    passes: list[int] = []
+    pair.net.trunk.get_submodule("0").register_forward_hook(lambda *_: passes.append(1))
+    pair.learn(made_task("b", 2), fixed_trunk=True, lr=0.02, batch_size=16, epochs=3, feature_cache_mb=1)
+    assert (len(passes) < 3) == kept
+
+
 def test_a_penalty_is_trained_on_and_is_not_part_of_the_loss_that_is_reported() -> None:
     def penalty(features: Tensor) -> Tensor:
         return 0.3 * features.square().mean()
@@ -314,12 +329,37 @@ def test_no_step_waits_for_the_device(method: str) -> None:
     assert few.get("_local_scalar_dense", 0) <= 3, "per epoch the mean loss, and both numbers of the validation"
 
 
-def test_no_gradient_outlives_an_epoch() -> None:
-    task = stripes("a", 2, shape=(3, 8, 8))
-    net = MultiHeadNet(build_trunk("small", task.shape), task.shape, torch.zeros(3), torch.ones(3))
-    net.add_head(2)
-    next(learn_task(net, Finetune().strategy(net), task, Training(batch_size=12), seed=0))
-    assert all(parameter.grad is None for parameter in net.parameters())
+@pytest.mark.parametrize("method", [Finetune(), Frozen()])
+def test_no_gradient_outlives_an_epoch(method: Method) -> None:
+    net = made_net(heads=0)
+    strategy = method.strategy(net)
+    for task in (made_task("a"), made_task("b", 2)):
+        net.add_head(3)
+        for _ in learn_task(net, strategy, task, Training(epochs=2, batch_size=12, feature_cache_mb=0), seed=0):
+            assert all(parameter.grad is None and parameter.requires_grad for parameter in net.parameters())
+
+
+def test_the_seconds_of_an_epoch_are_those_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+
+    def validated(*_: Any, **__: Any) -> tuple[float, float]:
+        clock[0] += 100
+        return 1.0, 0.5
+
+    class Slow(Strategy[Method]):
+        def after_step(self, context: TaskContext) -> None:
+            clock[0] += 2
+
+        def end_epoch(self, context: TaskContext) -> None:
+            clock[0] += 5
+
+    monkeypatch.setattr(training, "validate", validated)
+    monkeypatch.setattr(training, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    net = made_net()
+    for epoch in learn_task(net, Slow(Finetune(), net), made_task("a"), Training(epochs=2, batch_size=16), seed=0):
+        clock[0] += 1000
+        assert epoch.seconds == 9, "two steps and the end of the epoch"
+        assert epoch.images_per_second == 33 / 9
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,11 @@ def best(tried: list[TriedSetting]) -> list[float]:
 
 
 def test_the_highest_mean_validation_accuracy_over_seeds_is_chosen() -> None:
-    tried = choose([outcome(1, 0, 0.9), outcome(1, 1, 0.3), outcome(2, 0, 0.65), outcome(2, 1, 0.65)])
-    assert best(tried) == [2]
+    seeds = enumerate([(0.9, 0.65), (0.8, 0.65), (0.1, 0.65)])
+    tried = choose(
+        [outcome(value, seed, each) for seed, both in seeds for value, each in zip((1, 2), both, strict=True)]
+    )
+    assert best(tried) == [2], "neither the best seed nor the one in the middle decides"
     assert [setting.validation_accuracy for setting in tried] == pytest.approx([0.6, 0.65])
 
 

@@ -283,6 +283,24 @@ def test_predictions_name_classes_and_probabilities_sum_to_one() -> None:
     assert channels_last.labels == prediction.labels
 
 
+def test_without_a_task_the_head_that_is_most_certain_answers() -> None:
+    one = learner()
+    one.learn(stripes("a"))
+    one.learn(stripes("b", 3, seed=1))
+    images = torch.cat([stripes("a").val.images, stripes("b", 3, seed=1).val.images])
+    answers = [one.predict(images, task) for task in one.tasks]
+    guesses = one.guess(images)
+    assert {guess.task for guess in guesses} == {"a", "b"}, "the test means nothing otherwise"
+    for number, guess in enumerate(guesses):
+        unsure = []
+        for answer in answers:
+            p = answer.probabilities[number].numpy()
+            unsure.append(-np.sum(p * np.log(p)) / np.log(len(p)))
+        chosen = answers[int(np.argmin(unsure))]
+        assert (guess.task, guess.label) == (chosen.task, chosen.labels[number])
+        assert guess.probability == pytest.approx(float(chosen.probabilities[number].max()))
+
+
 def test_a_failure_while_learning_leaves_the_learner_as_it_was() -> None:
     one = learner()
     one.learn(stripes("a"))
@@ -393,6 +411,8 @@ def test_mistakes_are_named() -> None:
         one.predict(np.zeros((1, 3, 16, 16), np.uint8), "a")
     with pytest.raises(UsageError, match="nothing has been learned yet"):
         one.capacity()
+    with pytest.raises(UsageError, match="nothing has been learned yet"):
+        one.guess(np.zeros((1, 3, 16, 16), np.uint8))
     one.learn(stripes("a"))
     with pytest.raises(UsageError, match="learned already"):
         one.learn(stripes("a"))

@@ -1,22 +1,33 @@
 # make demo    watch it work            make test    what CI runs
-# make setup   only install             make check   format, lint, types
+# make setup   only install             make check   format, lint, types, layers
 # make bench   measure what docs/performance.md says; about a quarter of an hour
-# make test-browser, make test-ray   parts of make test that need more: Chromium, where there is one; a Ray cluster
+# make test-ray, make test-browser   the parts of make test that need more: a Ray cluster, Chromium (skipped without)
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 CLUSTER := tests/sweeps/test_ray_cluster.py
+BROWSER := tests/browser
+CHROMIUM := $(shell for name in chromium chromium-browser google-chrome; do command -v $$name && break; done)
 
 .PHONY: setup demo bench test test-ray test-browser check format clean
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "gescl needs Python 3.11 or later, as in: make PYTHON=python3.12"; exit 1; }
 	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing into $(VENV) (once; a few minutes)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	@$(INSTALL) ".[dev]"
+	@touch $@
+
+# An extra that only some tests need.
+$(STAMP)-%: $(STAMP)
+	@echo "installing the extra $* into $(VENV) (once)"
+	@$(INSTALL) ".[$*]"
 	@touch $@
 
 demo: setup
@@ -31,24 +42,22 @@ check: setup
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run 'make format'"; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
+	@found=$$($(BIN)/lint-imports --cache-dir .cache/import-linter) || { echo "$$found"; exit 1; }
 
-test: check
-	@$(BIN)/pytest --ignore $(CLUSTER) --numprocesses auto --cov --cov-report term:skip-covered --cov-fail-under 90
-	@$(MAKE) --no-print-directory test-ray test-browser
+# The tests that anyone can run come last, so that the last lines printed name what was skipped, and why.
+test: check test-ray $(if $(CHROMIUM),test-browser)
+	@$(BIN)/pytest -rs --ignore $(CLUSTER) $(if $(CHROMIUM),--ignore $(BROWSER)) \
+		--numprocesses auto --cov --cov-report term:skip-covered --cov-fail-under 90
 
-RAY := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[ray]"
+test-ray: $(STAMP)-ray
+	@$(BIN)/pytest $(CLUSTER)
 
-test-ray: setup
-	@if $(RAY); then $(BIN)/pytest $(CLUSTER); else echo "test-ray: skipped, Ray cannot be installed here"; fi
-
-CHROMIUM := $(shell for name in chromium chromium-browser google-chrome; do command -v $$name && break; done)
-
-test-browser: setup
 ifeq ($(CHROMIUM),)
-	@echo "test-browser: skipped, chromium not found (on Debian: apt-get install chromium)"
+test-browser:
+	@echo "test-browser: skipped, no Chromium (on Debian: apt-get install chromium)"
 else
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[browser]"
-	@GESCL_CHROMIUM=$(CHROMIUM) $(BIN)/pytest tests/browser
+test-browser: $(STAMP)-browser
+	@GESCL_CHROMIUM=$(CHROMIUM) $(BIN)/pytest $(BROWSER)
 endif
 
 format: setup

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .conftest import Opened
+from .conftest import CHROMIUM, Opened
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
+if CHROMIUM is None:
+    pytest.skip("no Chromium (on Debian: apt-get install chromium; then make test-browser)", allow_module_level=True)
+
 SIZES = list(itertools.product((400, 1600), ("light", "dark")))
 TABLE = "#digits-methods"
-FIGURES = 20  # ten a stream
+FIGURES = 20  # ten per stream
 
 
 def column(page: Page, place: int) -> list[float]:

@@ -43,6 +43,14 @@ def test_make_targets_in_the_readme_exist() -> None:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
+def test_nobody_is_sent_to_an_index_that_does_not_have_gescl() -> None:
+    sources = [path for folder in ("src", "docs", "bench") for path in (ROOT / folder).rglob("*")]
+    for path in [*ROOT.glob("*.md"), *sources]:
+        if path.suffix in (".md", ".py", ".html", ".toml"):
+            text = path.read_text(encoding="utf-8")
+            assert not re.search(r"pip install\s+['\"]?gescl(?!\S*\.whl)", text), path
+
+
 def test_links_lead_somewhere() -> None:
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):

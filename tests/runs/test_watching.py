@@ -196,7 +196,7 @@ def test_without_tensorboard_the_error_names_the_extra(tmp_path: Path, monkeypat
         TensorBoardLog(tmp_path, epochs=2)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="an extra that is not installed")
+@pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="TensorBoard is not installed")
 def test_tensorboard_gets_what_the_run_measured(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -1,4 +1,4 @@
-"""Figures, tables and a page to look at: what a folder of runs came to.
+"""Figures, tables and a self-contained page of a folder of runs.
 
 write_report(Path("runs"), Path("runs/report"))
 """

@@ -35,7 +35,7 @@ THEMED = {
 
 @dataclass(frozen=True)
 class Description:
-    """What is said about a figure: the name of its files, its heading, how to read it, and its text for the blind."""
+    """What is said about a figure: the name of its files, its heading, a caption, and a text for screen readers."""
 
     name: str
     title: str

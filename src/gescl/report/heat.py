@@ -34,9 +34,9 @@ def bright(values: npt.NDArray[np.float64], scale: Normalize) -> npt.NDArray[np.
     return result
 
 
-def colour_bar(beside: Axes, scale: Normalize, ticks: dict[float, str]) -> None:
+def colour_bar(panel: Axes, scale: Normalize, ticks: dict[float, str]) -> None:
     """A bar to the right of a panel, with names for some values."""
-    figure, box = beside.get_figure(root=True), beside.get_position()
+    figure, box = panel.get_figure(root=True), panel.get_position()
     assert figure is not None
     inch = 1 / figure.get_figwidth()
     bar = figure.add_axes((box.x1 + 0.12 * inch, box.y0, 0.1 * inch, box.height))

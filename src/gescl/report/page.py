@@ -1,4 +1,4 @@
-"""The page: one HTML file with everything in it, made from a template beside this file."""
+"""The page: one HTML file with everything in it, made from the template next to this file."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _picture(figure: Files) -> str:
 
 
 def _words(figure: Files) -> str:
-    return f"<p>{escape(figure.alt)} The figure itself is beside this page, in the folder figures.</p>"
+    return f"<p>{escape(figure.alt)} The figure itself is in the folder figures, next to this page.</p>"
 
 
 def _facts(group: Group) -> str:

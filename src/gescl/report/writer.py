@@ -28,7 +28,7 @@ log = logging.getLogger("gescl")
 
 #: Draws one figure of a group, or nothing where its runs do not have what it shows.
 Drawer = Callable[[Group, Looks], Drawing | None]
-#: These have one line or point per method; all others one panel or row, of which a reader can take in only so many.
+#: These have one line or point per method. All others have one panel or row, of which a reader can take in a dozen.
 OVERVIEWS: tuple[Drawer, ...] = (draw_first_task, draw_average, draw_cost)
 MOST_PANELS = 12
 DRAWERS: tuple[Drawer, ...] = (

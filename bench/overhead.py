@@ -31,8 +31,7 @@ EPOCH_STEPS, EPOCHS = 4500 / BATCH, 15
 
 SUBJECTS: dict[str, Method] = {
     "finetune": METHODS["finetune"](),
-    "gescl, prox per step": Gescl(every="step"),
-    "gescl, prox per epoch": Gescl(every="epoch"),
+    "gescl": Gescl(),
     **{name: METHODS[name]() for name in METHODS if name not in ("finetune", "gescl", "joint", "frozen")},
     "gescl, mu_s = inf, full": Gescl(mu_s=float("inf")),
 }

@@ -1,7 +1,7 @@
 """One fixed-size CNN that learns task after task without forgetting, after each task's data has been deleted.
 
 from gescl import Learner, Gescl, load_stream
-learner = Learner(network="small", method=Gescl())
+learner = Learner(network="small")
 for task in load_stream("digits"):
     learner.learn(task)
 learner.average_accuracy, learner.forgetting
@@ -9,7 +9,7 @@ learner.average_accuracy, learner.forgetting
 
 from .errors import DataError, GesclError, UsageError
 from .learner import Learner
-from .methods import AgsCl, Ewc, Finetune, Frozen, Gescl, Hat, Joint, Lwf, Mas, Method, Si
+from .methods import AgsCl, Ewc, Finetune, Frozen, Gescl, GesclDistill, Hat, Joint, Lwf, Mas, Method, Si
 from .records import Guess, Prediction, TaskRecord
 from .runs.experiment import Experiment
 from .runs.recipe import Recipe, load_recipe
@@ -24,6 +24,7 @@ __all__ = [
     "Finetune",
     "Frozen",
     "Gescl",
+    "GesclDistill",
     "GesclError",
     "Guess",
     "Hat",

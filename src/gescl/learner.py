@@ -14,7 +14,7 @@ from . import metrics
 from .calibration import fit_temperature, surest
 from .errors import DataError, GesclError, UnavailableError, UsageError, unknown
 from .maths.moments import pixel_moments
-from .methods import METHODS, Capacity, Gescl, Method, Strategy, method_class
+from .methods import METHODS, Capacity, GesclDistill, Method, Strategy, method_class
 from .model_file import LARGEST_SIDE, Header, SavedModel, backup_of, read_model, write_model
 from .networks.cnn import Shape, build_trunk
 from .networks.external import load_weights
@@ -71,7 +71,7 @@ class Learner:
         if isinstance(training, Mapping):
             training = validated(Training, training, "training.")
         self.network = network
-        self.method: Method = method or Gescl()
+        self.method: Method = method or GesclDistill()
         self.training = training or Training()
         self.device = find_device(device)
         self.seed = seed

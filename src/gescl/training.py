@@ -35,7 +35,8 @@ class Training(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    optimizer: Literal["adam", "sgd"] = Field("adam", description="Adam, or SGD with momentum 0.9")
+    optimizer: Literal["adam", "sgd"] = Field("adam", description="Adam, or SGD with momentum")
+    momentum: float = Field(0.9, ge=0, lt=1, description="of SGD; 0 is plain SGD")
     lr: PositiveFloat = Field(1e-3, description="learning rate at the start of every task")
     batch_size: PositiveInt = Field(64, description="images per optimiser step")
     epochs: PositiveInt = Field(15, description="maximum number of passes over a task's training images")
@@ -69,7 +70,7 @@ PRESETS = {
         schedule="plateau",
         patience=5,
         lr_factor=3.0,
-        min_lr=1e-4,
+        min_lr=1e-15,  # never reached: the reference code runs all its epochs
     ),
 }
 
@@ -96,7 +97,8 @@ def learn_task(
         resident(splits, device, net.layout)
         for splits in ([(head, known.train) for head, known in shown], [(head, known.val) for head, known in shown])
     )
-    context = TaskContext(index, task.name, seed, training.batch_size, partial(in_batches, dict(train)[index], device))
+    source, validation = (partial(in_batches, dict(splits)[index], device) for splits in (train, val))
+    context = TaskContext(index, task.name, seed, training.batch_size, source, validation)
     strategy.begin_task(context)
     fixed = fixed_parameters(net, strategy.fixed(context))
     with without_gradients(fixed):
@@ -123,6 +125,7 @@ def learn_task(
                 (loss if penalty is None else loss + penalty).backward()  # type: ignore[no-untyped-call]  # torch's
                 strategy.after_backward(context)
                 optimizer.step()
+                context.progress = ((number - 1) * steps + step + 1) / (training.epochs * steps)
                 strategy.after_step(context)
         strategy.end_epoch(context)
         optimizer.zero_grad(set_to_none=True)  # a head that is done would keep its last gradient for ever
@@ -134,14 +137,16 @@ def learn_task(
                 f"task {task.name!r}: the loss is no longer a finite number in epoch {number}; "
                 f"a smaller learning rate than {lr:g} or weaker regularisation is needed"
             )
-        better = val_loss < best_loss
+        settled = strategy.settled(context)
+        better = settled and val_loss < best_loss
         if better:
             best_loss = val_loss
             best.take()
         yield Epoch(task.name, index, number, lr, mean_loss, val_loss, val_accuracy, better,
                     batches.images, seconds, batches.images / seconds)  # fmt: skip
         if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
-            scheduler.step(val_loss)
+            if settled:
+                scheduler.step(val_loss)
             if context.lr < training.min_lr * (1 - 1e-9):  # dividing may round a rate that is the least one down
                 break
         else:
@@ -207,7 +212,7 @@ def _trained_parameters(net: MultiHeadNet, train: ByHead) -> list[nn.Parameter]:
 def _optimizer(training: Training, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     if training.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=training.lr)
-    return torch.optim.SGD(parameters, lr=training.lr, momentum=0.9)
+    return torch.optim.SGD(parameters, lr=training.lr, momentum=training.momentum)
 
 
 def _scheduler(training: Training, optimizer: torch.optim.Optimizer) -> lr_scheduler.LRScheduler:

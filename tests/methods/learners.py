@@ -8,9 +8,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from gescl import Learner, Task, Training
+from gescl import Gescl, Learner, Task, Training
 from gescl.batches import in_batches
 from gescl.methods.base import Method, Strategy, TaskContext
+from gescl.methods.gescl import GesclStrategy
+from gescl.networks.multihead import MultiHeadNet
 from gescl.observers import Observer
 from gescl.records import Epoch
 from gescl.streams.task import Split
@@ -70,3 +72,31 @@ def overwrite(learner: Learner, free: Tensor) -> None:
         part = free[layer.slice]
         matrix[part] = torch.randn(matrix[part].shape, generator=generator) * 3
         layer.assign(matrix)
+
+
+class Roomy(Gescl):
+    """GESCL on a network where every third filter never comes to be used: all layers have free and important ones."""
+
+    mu_s: float = 0.1
+    release: float = 0.0
+
+    def strategy(self, net: MultiHeadNet) -> GesclStrategy:
+        return RoomyStrategy(self, net)
+
+
+class RoomyStrategy(GesclStrategy):
+    def end_epoch(self, context: TaskContext) -> None:
+        super().end_epoch(context)
+        third = torch.arange(self.net.graph.size, device=self.important.device) % 3 == 0
+        self.net.graph.erase(third & ~self.important)
+
+
+class Unredrawn(Gescl):
+    """GESCL that leaves free filters as they are when a task ends."""
+
+    def strategy(self, net: MultiHeadNet) -> GesclStrategy:
+        return UnredrawnStrategy(self, net)
+
+
+class UnredrawnStrategy(GesclStrategy):
+    def redraw_free(self, context: TaskContext) -> None: ...

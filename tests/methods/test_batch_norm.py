@@ -52,7 +52,7 @@ def test_filters_that_give_a_multiple_plus_a_constant_leave_old_logits_as_they_w
     torch.testing.assert_close(logits(learner, TASKS[0], 0), old, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("method", [Gescl(mu_s=0, recall=0), AgsCl(lam=0), Lwf(lam=0)], ids=lambda method: method.name)
+@pytest.mark.parametrize("method", [Gescl(mu_s=0), AgsCl(lam=0), Lwf(lam=0)], ids=lambda method: method.name)
 def test_old_tasks_statistics_follow_a_method_that_moves_filters(method: Method) -> None:
     kept: list[list[Tensor]] = []
     learner = Learner(normed(), method, training=Training(epochs=2, lr=1e-2, batch_size=16))

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gescl import Finetune, Gescl, Lwf, Method, Task
+from gescl import Finetune, GesclDistill, Lwf, Method, Task
 from gescl.methods.base import Batch
 from gescl.methods.distillation import HEADS_PER_STEP, Distillation
-from gescl.methods.gescl import GesclStrategy
+from gescl.methods.gescl_distill import GesclDistillStrategy
 from gescl.methods.lwf import LwfStrategy
 
 from ..conftest import stripes
@@ -77,7 +77,10 @@ def tasks() -> list[Task]:
     return [stripes("a"), stripes("b", seed=1)]
 
 
-OFF: list[tuple[Method, Method]] = [(Lwf(lam=0), Finetune()), (Gescl(mu_s=2, recall=0), Gescl(mu_s=2, recall=1e-30))]
+OFF: list[tuple[Method, Method]] = [
+    (Lwf(lam=0), Finetune()),
+    (GesclDistill(mu_s=0.1, distill=0), GesclDistill(mu_s=0.1, distill=1e-30)),
+]
 
 
 @pytest.mark.parametrize(("one", "other"), OFF, ids=["lwf", "gescl"])
@@ -88,7 +91,7 @@ def test_without_strength_it_changes_nothing(one: Method, other: Method, tasks: 
 
 @pytest.mark.parametrize(
     ("without", "with_it"),
-    [(Lwf(lam=0), Lwf(lam=20)), (Gescl(mu_s=0.1, recall=0), Gescl(mu_s=0.1, recall=20))],
+    [(Lwf(lam=0), Lwf(lam=20)), (GesclDistill(mu_s=0.01, distill=0), GesclDistill(mu_s=0.01, distill=20))],
     ids=["lwf", "gescl"],
 )
 def test_old_heads_answers_to_the_new_images_move_less(without: Method, with_it: Method, tasks: list[Task]) -> None:
@@ -102,8 +105,8 @@ def test_old_heads_answers_to_the_new_images_move_less(without: Method, with_it:
 
 
 def test_nothing_is_recorded_where_nothing_can_move_and_nothing_is_kept(tasks: list[Task], tmp_path: Path) -> None:
-    learner = learned(Gescl(mu_s=float("inf"), recall=2), tasks[:1])
-    strategy = strategy_of(learner, GesclStrategy)
+    learner = learned(GesclDistill(mu_s=float("inf"), distill=2), tasks[:1])
+    strategy = strategy_of(learner, GesclDistillStrategy)
     recorded: list[Distillation | None] = []
     learner.observer = on_epoch(lambda _: recorded.append(strategy.distillation))
     learner.learn(tasks[1])

@@ -16,12 +16,12 @@ from gescl import Gescl, Hat, Learner, Task, Training, UsageError
 from gescl.models.export import compact, cost, export_onnx, task_net
 
 from ..conftest import stripes
-from ..methods.learners import logits
+from ..methods.learners import Roomy, logits
 from ..networks.filters.test_graph import Tangle
 from ..networks.residual import residual
 from ..networks.zoo import SHAPE, drawn
 
-ROOMY = Gescl(mu_s=50, mu_p=60, psi_min=1, min_alive=0.25)
+ROOMY = Roomy()
 QUICK = Training(epochs=2, lr=3e-3, batch_size=16)
 
 

@@ -42,7 +42,7 @@ def test_an_earlier_demonstration_makes_room_and_another_run_does_not(
     monkeypatch.setattr(demo, "SETTINGS", {"stream.tasks": 2, "training.epochs": 1})
     console = Console(file=StringIO(), width=80)
     demo.run_demo(tmp_path, seed=0, console=console)
-    log = tmp_path / "scripts" / "gescl" / "seed-0" / "events.jsonl"
+    log = tmp_path / "scripts" / "gescl-distill" / "seed-0" / "events.jsonl"
     log.write_text("")
     demo.run_demo(tmp_path, seed=0, console=console)
     written = log.read_bytes()

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from ..errors import UsageError
 from ..learner import Learner
-from ..methods import Gescl, Method, method_class
+from ..methods import GesclDistill, Method, method_class
 from ..methods.base import Capacity
 from ..models.export import cost, export_onnx, task_net
 from ..models.folders import COLOURS, Choices, LearnReport, evaluate_folder, learn_folder, predict_files, short_of_room
@@ -61,7 +61,7 @@ def learn(
     folder: Annotated[Path, typer.Argument(help="The task: folders train/CLASS/* and, optionally, test/CLASS/*.")],
     name: Annotated[str | None, typer.Option(help="The task's name.", show_default="the folder's")] = None,
     network: Network = None,
-    method: Annotated[str | None, typer.Option(help="New model: the method.", show_default="gescl")] = None,
+    method: Annotated[str | None, typer.Option(help="New model: the method.", show_default="gescl-distill")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", help="method.KEY=VALUE for a new model; training.KEY=VALUE for this and later tasks."),
@@ -106,7 +106,7 @@ def learn(
 def _method(name: str | None, settings: dict[str, Any]) -> Method | None:
     if name is None and not settings:
         return None
-    return validated(method_class(name or Gescl.name), settings, "method.")
+    return validated(method_class(name or GesclDistill.name), settings, "method.")
 
 
 def _tell_report(report: LearnReport) -> None:

@@ -7,6 +7,7 @@ from .ewc import Ewc
 from .finetune import Finetune
 from .frozen import Frozen
 from .gescl import Gescl
+from .gescl_distill import GesclDistill
 from .hat import Hat
 from .joint import Joint
 from .lwf import Lwf
@@ -14,7 +15,7 @@ from .mas import Mas
 from .si import Si
 
 METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (Gescl, AgsCl, Ewc, Si, Mas, Lwf, Hat, Finetune, Joint, Frozen)
+    method.name: method for method in (Gescl, GesclDistill, AgsCl, Ewc, Si, Mas, Lwf, Hat, Finetune, Joint, Frozen)
 }
 
 
@@ -34,6 +35,7 @@ __all__ = [
     "Finetune",
     "Frozen",
     "Gescl",
+    "GesclDistill",
     "Hat",
     "Joint",
     "Lwf",

@@ -13,6 +13,7 @@ network calls the strategy's hooks in this order (`training.learn_task` is the p
       after_backward                 gradients are computed, the optimiser has not stepped
       after_step                     the optimiser has stepped
       end_epoch                      before the epoch is validated
+      settled                        whether the epoch may be the best one
     end_task                         best weights restored, eval mode; the training images are still available
 
 A strategy never assumes that images are in memory. It asks its `TaskContext` for batches.
@@ -60,8 +61,12 @@ class TaskContext:
     seed: int
     batch_size: int
     source: BatchSource
+    #: The same for the validation images, where there are any.
+    validation: BatchSource | None = None
     #: Set once the optimiser exists, after `begin_task`.
     optimizer: torch.optim.Optimizer | None = None
+    #: Steps taken, as a share of those planned for the task: from 0 to 1.
+    progress: float = 0.0
 
     def batches(self, size: int = 256, *, shuffled: str | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """The task's training images and labels, not augmented: in a fixed order, or shuffled for a purpose."""
@@ -80,6 +85,16 @@ class TaskContext:
         """The current learning rate: α of the proximal steps."""
         assert self.optimizer is not None
         return float(self.optimizer.param_groups[0]["lr"])
+
+    def metric(self, parameter: Tensor) -> Tensor | None:
+        """The optimiser's scale of each weight: √v + ε of Adam; None for SGD, which has one scale for all."""
+        assert self.optimizer is not None
+        state, group = self.optimizer.state.get(parameter, {}), self.optimizer.param_groups[0]
+        if "exp_avg_sq" not in state:
+            return None
+        correction = 1 - group["betas"][1] ** float(state["step"])
+        scale: Tensor = (state["exp_avg_sq"] / correction).sqrt_().add_(group["eps"])
+        return scale
 
     def clear_moments(self, parameter: Tensor, where: Tensor) -> None:
         """Set the optimiser's moments of a parameter to zero where the mask (broadcast) is true."""
@@ -149,6 +164,10 @@ class Strategy(Generic[M]):
     def end_epoch(self, context: TaskContext) -> None: ...
 
     def end_task(self, context: TaskContext) -> None: ...
+
+    def settled(self, context: TaskContext) -> bool:
+        """Whether this epoch's weights may be kept as the task's best; not while the network is being reshaped."""
+        return True
 
     def state(self) -> dict[str, Tensor]:
         """What is carried from task to task besides the network: saved with the model, counted in bytes."""

@@ -37,6 +37,10 @@ class Ewc(Method):
         "the squared mean gradient of batches of 20, as in common code (for published λ)",
     )
 
+    over_tasks: Literal["mean", "sum"] = Field(
+        "mean", description="the Fisher of several tasks: its running mean, or the sum (Huszár 2018), with one anchor"
+    )
+
     def strategy(self, net: MultiHeadNet) -> EwcStrategy:
         return EwcStrategy(self, net)
 
@@ -48,8 +52,10 @@ class EwcStrategy(QuadraticStrategy[Ewc]):
 
     def end_task(self, context: TaskContext) -> None:
         fisher = self._of_batches(context) if self.method.fisher == "batch" else self._of_images(context)
-        for name, new in fisher.items():  # the running mean over tasks
-            self.importance[name] = torch.lerp(self.importance[name], new, 1 / (context.index + 1))
+        for name, new in fisher.items():
+            known = self.importance[name]
+            mean = self.method.over_tasks == "mean"
+            self.importance[name] = torch.lerp(known, new, 1 / (context.index + 1)) if mean else known + new
 
     def _of_images(self, context: TaskContext) -> dict[str, Tensor]:
         """E over images of (∂ log p(y|x) / ∂θ)²."""

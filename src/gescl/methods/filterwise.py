@@ -61,13 +61,17 @@ class FilterwiseStrategy(Strategy[M]):
         self.last_importance = torch.zeros(net.graph.size, device=device)
         self.redrawn = torch.zeros_like(self.important)
 
-    def hold(self, rows: Tensor, plan: LayerPlan, lr: float) -> Tensor:
-        """The important filters of a layer after the prox of the stability term."""
+    def hold(self, rows: Tensor, plan: LayerPlan, lr: float, metric: Tensor | None) -> Tensor:
+        """The important filters of a layer after the prox of the stability term; a metric of None is Euclidean."""
         raise NotImplementedError
 
-    def shrink(self, rows: Tensor, plan: LayerPlan, lr: float) -> Tensor:
+    def shrink(self, rows: Tensor, plan: LayerPlan, lr: float, metric: Tensor | None) -> Tensor:
         """The free filters of a layer after the prox of the plasticity term."""
         raise NotImplementedError
+
+    def metric(self, layer: FilterLayer, context: TaskContext) -> Tensor | None:
+        """The metric that proximal steps measure distance in, one row per filter; None where it is Euclidean."""
+        return None
 
     def held_strength(self, layer: FilterLayer) -> Tensor:
         """How strongly each filter of a layer is held, if it is important."""
@@ -110,20 +114,19 @@ class FilterwiseStrategy(Strategy[M]):
     def prox(self, context: TaskContext) -> None:
         """The proximal step of the regulariser, α being the learning rate (section 3)."""
         for plan in self._plans:
-            matrix = plan.layer.matrix()
-            if len(plan.held):
-                matrix[plan.held] = self.hold(matrix[plan.held], plan, context.lr)
-            if len(plan.free):
-                matrix[plan.free] = self.shrink(matrix[plan.free], plan, context.lr)
+            matrix, metric = plan.layer.matrix(), self.metric(plan.layer, context)
+            for rows, step in ((plan.held, self.hold), (plan.free, self.shrink)):
+                if len(rows):
+                    matrix[rows] = step(matrix[rows], plan, context.lr, None if metric is None else metric[rows])
             plan.layer.assign(matrix)
-            self._settle_dead(plan.layer, matrix, context)
+            self.settle_dead(plan.layer, matrix, context)
 
     def prox_after_epoch(self, context: TaskContext) -> None:
         """One prox for a whole epoch moves weights far: batch-norm statistics have to follow before validation."""
         self.prox(context)
         estimate_statistics(self.net, context)
 
-    def _settle_dead(self, layer: FilterLayer, matrix: Tensor, context: TaskContext) -> None:
+    def settle_dead(self, layer: FilterLayer, matrix: Tensor, context: TaskContext) -> None:
         """A filter at zero has no gradient, yet the optimiser's moments would bring it back (section 3.5)."""
         dead = ~matrix.any(dim=1)
         self._dead[layer.slice] = dead
@@ -172,7 +175,7 @@ class FilterwiseStrategy(Strategy[M]):
         for layer in graph.layers:
             candidates = free[layer.slice].nonzero().squeeze(1).cpu()
             shuffled = candidates[torch.randperm(len(candidates), generator=draw)]
-            chosen[layer.slice.start + shuffled[: round(fraction * len(shuffled))]] = True
+            chosen[layer.slice.start + shuffled[: _share(fraction, len(shuffled))]] = True
         with context.seeded("redraw"):
             graph.redraw(chosen)
         self.redrawn = chosen
@@ -203,6 +206,11 @@ class FilterwiseStrategy(Strategy[M]):
         """Layers without a free filter, and how many filters they have."""
         capacity = self.capacity()
         return {name: capacity.important[name] for name, free in capacity.free.items() if free == 0}
+
+
+def _share(fraction: float, count: int) -> int:
+    """A fraction of so many filters; at least one, unless the fraction is 0 or there is none."""
+    return min(count, max(1, round(fraction * count))) if fraction else 0
 
 
 @torch.inference_mode()

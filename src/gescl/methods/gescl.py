@@ -13,29 +13,44 @@ and where each step is found:
         add it to that of earlier tasks, Eq. 20                  add_task
         redraw the free filters                                  redraw_free
 
-What GESCL shares with AGS-CL, batch-norm statistics included, is in filterwise.py. Sections are those of
-docs/method.md, equations the paper's.
+What GESCL shares with AGS-CL, batch-norm statistics included, is in filterwise.py; letting go of filters that a trained
+network can do without is in release.py. Sections are those of docs/method.md, equations the paper's.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
+from ..errors import UsageError
+from ..maths.metric_prox import plasticity_prox_in_metric, stability_prox_in_metric
 from ..maths.prox import linearised_plasticity, linearised_stability, plasticity_prox, stability_prox
-from ..networks.filters.graph import FilterLayer
+from ..networks.filters import FilterLayer
 from ..networks.multihead import MultiHeadNet
-from .base import Batch, Method, TaskContext
-from .distillation import Distillation
+from .base import Method, TaskContext
 from .filterwise import FilterwiseStrategy, LayerPlan, activation_moments
+from .release import observing, order_of_release, readers_of
+
+log = logging.getLogger("gescl")
 
 #: An important filter is held at least with this fraction of its layer's mean strength, so that ν = 0 or a constant
 #: map does not leave it unprotected.
 LEAST_STRENGTH = 0.01
+#: A filter whose importance is below this fraction of its layer's largest is free.
+TOLERANCE = 1e-6
+#: Filters per layer that plasticity may not take, important ones included: zero is absorbing (section 3.6).
+MIN_ALIVE = 4
+#: The metric of a weight that nothing has pulled on yet.
+SMALLEST = 1e-8
+#: Free filters shrink between these shares of a task's steps: not before gradients tell them apart (a redrawn filter
+#: feeds nothing at first), and not at the end, when those that are left recover from having been shrunk (section 3.9).
+SHRINK_FROM, SHRINK_UNTIL = 0.3, 0.6
 
 
 class Gescl(Method):
@@ -46,93 +61,93 @@ class Gescl(Method):
     mu_s: float = Field(
         0.1, ge=0, allow_inf_nan=True, description="stability: how strongly important filters are held; inf fixes them"
     )
-    mu_p: NonNegativeFloat = Field(0.2, description="plasticity: how strongly free filters are driven to zero")
+    mu_p: NonNegativeFloat = Field(
+        0.003, description="plasticity: how strongly free filters are driven to zero; 0: nothing is let go either"
+    )
     nu: float = Field(0.5, ge=0, le=1, description="how much of the past's importance is kept per task (Eq. 20)")
     psi_min: float = Field(1.0, ge=0, le=1, description="group sparsity's share in the last layer; 0 is the paper's")
-    prox: Literal["exact", "linearised"] = Field(
-        "exact",
-        description="exact proximal steps, or the paper's Eq. 16 and 17 to the letter: these overshoot, reach no exact "
-        "zero, and diverge where lr·mu_p·(1−ψ)·d > 2 (for the ablation only)",
+    metric: Literal["optimizer", "euclidean"] = Field(
+        "optimizer",
+        description="proximal steps in the optimiser's metric, in which mu_s and mu_p are in units of the loss's "
+        "gradient, or Euclidean ones (the paper); with SGD they are the same",
     )
-    every: Literal["epoch", "step"] = Field(
-        "step", description="prox after every epoch (the paper) or every step; mu then means about steps-per-epoch more"
-    )
-    exclusive_scale: Literal["fan_in", "none"] = Field(
-        "fan_in", description="divide the exclusive term by the filter's number of weights, or not (the paper)"
-    )
-    importance: Literal["std", "mean", "uniform"] = Field(
-        "std", description="deviation (Eq. 18) or mean of the activation, or the same for all important filters (Eq. 3)"
-    )
-    importance_scale: Literal["raw", "layer_mean"] = Field(
-        "raw", description="as measured (the paper), or relative to the mean of the layer's important filters"
-    )
-    recall: NonNegativeFloat = Field(
+    release: NonNegativeFloat = Field(
         1.0,
-        description="how strongly old heads' answers to the new images are kept (methods/recall.py); 0 is the paper's",
+        description="let go of filters whose work others can do while the validation loss stays within this many "
+        "standard errors; 0: only of those at zero (the paper)",
     )
-    tolerance: NonNegativeFloat = Field(1e-6, description="a filter below this fraction of its layer's largest is free")
-    redraw: bool = Field(True, description="false leaves free filters and their outlets as they are (ablation only)")
-    redraw_fraction: float = Field(1.0, ge=0, le=1, description="share of free filters redrawn; others are set to zero")
-    zero_freeze: bool = Field(True, description="keep weights from free into important filters at zero")
-    min_alive: NonNegativeFloat = Field(
-        4, description="filters per layer that plasticity may not kill, important ones included; below 1: their share"
+    importance: Literal["std", "uniform"] = Field(
+        "std", description="deviation of the activation (Eq. 18), or the same for all important filters (Eq. 3)"
     )
-
-    def floor(self, filters: int) -> int:
-        """How many of a layer's filters must stay alive (section 3.6)."""
-        return min(filters, math.ceil(self.min_alive * filters if self.min_alive < 1 else self.min_alive))
+    letter: bool = Field(
+        False,
+        description="the paper to the letter, for comparison: linearised Euclidean steps (Eq. 16 and 17) once per "
+        "epoch, no scale for the number of weights, ψ from 1 to 0, no tolerance, no release, and the channels of free "
+        "filters zeroed once; psi_min, metric and release are then ignored",
+    )
 
     @staticmethod
-    def paper() -> Gescl:
-        """The paper's letter where it is one; its μ for CIFAR-10/100."""
-        return Gescl(
-            mu_s=7000,
-            mu_p=10,
-            nu=0.5,
-            psi_min=0,
-            prox="linearised",
-            every="epoch",
-            exclusive_scale="none",
-            recall=0,
-            min_alive=0,
-        )
+    def paper(mu_s: float, mu_p: float, nu: float = 0.5) -> Gescl:
+        """The paper to the letter. It prints no values for μ_S and μ_P."""
+        return Gescl(mu_s=mu_s, mu_p=mu_p, nu=nu, letter=True)
 
     def psi(self, layer: int, layers: int) -> float:
         """Group sparsity's share in a layer: 1 in the first, `psi_min` in the last (section 5)."""
-        return 1 - (1 - self.psi_min) * layer / (layers - 1) if layers > 1 else 1.0
+        least = 0.0 if self.letter else self.psi_min
+        return 1 - (1 - least) * layer / (layers - 1) if layers > 1 else 1.0
 
     def strategy(self, net: MultiHeadNet) -> GesclStrategy:
         return GesclStrategy(self, net)
 
 
 class GesclStrategy(FilterwiseStrategy[Gescl]):
-    distillation: Distillation | None = None
+    _shrinking = False
+
+    def __init__(self, method: Gescl, net: MultiHeadNet) -> None:
+        super().__init__(method, net)
+        self.released = torch.zeros_like(self.important)
 
     def begin_task(self, context: TaskContext) -> None:
         super().begin_task(context)
-        if not self.method.zero_freeze:
+        self.released = torch.zeros_like(self.important)
+        wanted = self.method.release and self.method.mu_p and not self.method.letter
+        self._release_done = not (wanted and context.validation is not None and (~self.important).any())
+        if self.method.letter:
             self._frozen = []
         if math.isinf(self.method.mu_s):  # a layer that is all fixed gets no gradient, and need not be put back
             self._plans = [plan for plan in self._plans if len(plan.free)]
-        moves = self.fixed(context) is None  # else old heads' answers cannot change
-        self.distillation = Distillation(self.net, context) if context.index and self.method.recall and moves else None
 
     def fixed(self, context: TaskContext) -> Tensor | None:
         return self.important if math.isinf(self.method.mu_s) else None
 
-    def penalty(self, context: TaskContext, batch: Batch) -> Tensor | None:
-        return None if self.distillation is None else self.method.recall * self.distillation.loss(batch)
+    def begin_step(self, context: TaskContext, progress: float) -> None:
+        if self.method.letter and context.progress == 0:
+            self._check_step(context.lr)
 
     def after_step(self, context: TaskContext) -> None:
         super().after_step(context)
-        if self.method.every == "step":
+        if not self.method.letter:
+            self._shrinking = SHRINK_FROM <= context.progress < SHRINK_UNTIL
             self.prox(context)
         elif math.isinf(self.method.mu_s):
             self._put_back()
 
     def end_epoch(self, context: TaskContext) -> None:
-        if self.method.every == "epoch":
+        if self.method.letter:
             self.prox_after_epoch(context)
+        if not self._release_done and context.progress >= SHRINK_UNTIL:
+            self._let_go(context)
+
+    def settled(self, context: TaskContext) -> bool:
+        return self.method.letter or not self.method.mu_p or context.progress >= SHRINK_UNTIL
+
+    def metric(self, layer: FilterLayer, context: TaskContext) -> Tensor | None:
+        """√v + ε of Adam for every weight of the layer's filters (section 3.8)."""
+        if self.method.letter or self.method.metric == "euclidean":
+            return None
+        scales = [(rows, context.metric(rows.parameter)) for rows in layer.rows]
+        parts = [rows.matrix(scale) for rows, scale in scales if scale is not None]
+        return torch.cat(parts, dim=1).clamp_min_(SMALLEST) if len(parts) == len(scales) else None
 
     def held_strength(self, layer: FilterLayer) -> Tensor:
         """Γ̂ of Eq. 4, never quite zero for an important filter."""
@@ -140,35 +155,57 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
         if self.method.importance == "uniform":  # Eq. 3
             return torch.ones_like(strength)
         mean = strength[important].mean() if important.any() else strength.new_ones(())
-        if mean == 0:  # nothing but constant maps
-            return torch.ones_like(strength)
-        strength = strength.clamp_min(LEAST_STRENGTH * mean)
-        return strength / mean if self.method.importance_scale == "layer_mean" else strength
+        return torch.ones_like(strength) if mean == 0 else strength.clamp_min(LEAST_STRENGTH * mean)
 
-    def hold(self, rows: Tensor, plan: LayerPlan, lr: float) -> Tensor:
+    def hold(self, rows: Tensor, plan: LayerPlan, lr: float, metric: Tensor | None) -> Tensor:
         """The stability term of Eq. 4: μ_S Γ̂ ‖F − F̂‖₂, by Eq. 16."""
         if self.method.mu_s == 0:
             return rows
         if math.isinf(self.method.mu_s):
             return plan.anchor
-        stability = linearised_stability if self.method.prox == "linearised" else stability_prox
-        return stability(rows, plan.anchor, lr * self.method.mu_s * plan.strength)
+        strength = lr * self.method.mu_s * plan.strength
+        if self.method.letter:
+            return linearised_stability(rows, plan.anchor, strength)
+        if metric is None:
+            return stability_prox(rows, plan.anchor, strength)
+        return stability_prox_in_metric(rows, plan.anchor, strength, metric)
 
-    def shrink(self, rows: Tensor, plan: LayerPlan, lr: float) -> Tensor:
+    def shrink(self, rows: Tensor, plan: LayerPlan, lr: float, metric: Tensor | None) -> Tensor:
         """The plasticity term of Eq. 6: μ_P (ψ ‖F‖₂ + (1 − ψ)/2 ‖F‖₁²), by Eq. 17."""
-        if self.method.mu_p == 0:
+        group, exclusive = self._coefficients(plan, rows.shape[1], lr)
+        if self.method.letter:
+            return linearised_plasticity(rows, group, exclusive)
+        if not (self.method.mu_p and self._shrinking):
             return rows
-        psi = self.method.psi(plan.number, len(self.net.graph.layers))
-        scale = rows.shape[1] if self.method.exclusive_scale == "fan_in" else 1  # section 3.4
-        weight, exclusive = lr * self.method.mu_p, (1 - psi) / 2 / scale
-        if self.method.prox == "linearised":
-            return linearised_plasticity(rows, weight * psi, weight * exclusive)
-        shrunk = plasticity_prox(rows, weight * psi, weight * exclusive)
-        untouched = self.method.floor(plan.layer.size) - len(plan.held)
+        shrunk = (
+            plasticity_prox(rows, group, exclusive)
+            if metric is None
+            else plasticity_prox_in_metric(rows, group, exclusive, metric)
+        )
+        untouched = MIN_ALIVE - len(plan.held)
         if untouched > 0:  # section 3.6
-            largest = rows.norm(dim=1).topk(untouched).indices
+            largest = rows.norm(dim=1).topk(min(untouched, len(rows))).indices
             shrunk[largest] = rows[largest]
         return shrunk
+
+    def _coefficients(self, plan: LayerPlan, weights: int, lr: float) -> tuple[float, float]:
+        """Of ‖F‖₂ and ‖F‖₁² in the prox of a layer whose filters have so many weights each."""
+        psi = self.method.psi(plan.number, len(self.net.graph.layers))
+        scale = 1 if self.method.letter else weights  # section 3.4
+        return lr * self.method.mu_p * psi, lr * self.method.mu_p * (1 - psi) / 2 / scale
+
+    def _check_step(self, lr: float) -> None:
+        """Eq. 17 to the letter diverges where αμ_P(1−ψ)d > 2 (section 3.3): refuse it before the first step."""
+        worst = 0.0
+        for plan in self._plans:
+            weights = plan.layer.matrix().shape[1]
+            worst = max(worst, 2 * self._coefficients(plan, weights, lr)[1] * weights)
+        if worst > 2:
+            raise UsageError(
+                f"mu_p = {self.method.mu_p:g} is too large for the linearised step: lr·mu_p·(1−ψ)·d = {worst:.3g} "
+                f"exceeds 2 for the largest filters, so their weights would diverge; at a learning rate of {lr:g} "
+                f"mu_p must be at most {2 * self.method.mu_p / worst:.3g}"
+            )
 
     @torch.no_grad()
     def _put_back(self) -> None:
@@ -177,19 +214,67 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
             matrix[plan.held] = plan.anchor
             plan.layer.assign(matrix)
 
-    def end_task(self, context: TaskContext) -> None:
-        self.distillation = None  # the images are gone, and so is what was said of them
-        super().end_task(context)
+    @torch.no_grad()
+    def _let_go(self, context: TaskContext) -> None:
+        """Set to zero as many free filters as the validation images do not miss, in the order of release.py."""
+        net, graph = self.net, self.net.graph
+        self._release_done = True
+        alive = torch.cat([layer.matrix().any(dim=1) for layer in graph.layers])
+        readers = readers_of(net, context.index)
+        net.eval()
+        with observing(readers):
+            for images, _ in context.batches():
+                net(images, context.index)
+        floors = [(layer.slice, MIN_ALIVE) for layer in graph.layers]
+        order = order_of_release(readers, (alive & ~self.important).cpu(), alive.cpu(), floors).to(alive.device)
+        kept = [parameter.detach().clone() for parameter in net.parameters()]
+
+        def without(count: int) -> Tensor:
+            """The first so many are gone; their validation losses."""
+            gone = torch.zeros_like(alive)
+            gone[order[:count]] = True
+            for reader in readers:
+                reader.hand_over(gone[reader.filters.to(gone.device)].cpu())
+            graph.erase(gone)
+            return self._validation_losses(context)
+
+        losses = self._validation_losses(context)
+        limit = float(losses.mean()) + self.method.release * float(losses.std()) / math.sqrt(len(losses))
+        fewest, most = 0, len(order)
+        while fewest < most:  # bisection: losing more filters costs more
+            middle = (fewest + most + 1) // 2
+            fits = float(without(middle).mean()) <= limit
+            fewest, most = (middle, most) if fits else (fewest, middle - 1)
+            for parameter, before in zip(net.parameters(), kept, strict=True):
+                parameter.copy_(before)
+        after = without(fewest) if fewest else losses
+        self.released[order[:fewest]] = True
+        for layer in graph.layers:
+            self.settle_dead(layer, layer.matrix(), context)
+        log.info(
+            "task %r: %d of %d free filters let go; validation loss %.4f before, %.4f after",
+            *(context.name, fewest, len(order), float(losses.mean()), float(after.mean())),
+        )
+
+    def _validation_losses(self, context: TaskContext) -> Tensor:
+        assert context.validation is not None
+        self.net.eval()
+        parts = [
+            F.cross_entropy(self.net(images, context.index), labels, reduction="none")
+            for images, labels in context.validation(1024, None)
+        ]
+        return torch.cat(parts)
 
     def update_importance(self, context: TaskContext) -> None:
         """Γ of Eq. 18–19, added to the past's by Eq. 20; M takes in every filter that is active."""
         mean, std = activation_moments(self.net, context)
-        measured = mean if self.method.importance == "mean" else std
-        largest = torch.cat([part.amax().expand(len(part)) for part in self.net.graph.per_layer(measured)])
+        tolerance = 0.0 if self.method.letter else TOLERANCE
+        largest = torch.cat([part.amax().expand(len(part)) for part in self.net.graph.per_layer(std)])
         constant = (std == 0) & (mean != 0)  # removing such a filter would change outputs
-        active = (measured > self.method.tolerance * largest) | constant
-        self.add_task(measured.float(), active, self.method.nu)
+        self.add_task(std.float(), (std > tolerance * largest) | constant, self.method.nu)
 
     def redraw_free(self, context: TaskContext) -> None:
-        if self.method.redraw:
-            self.redraw(context, self.method.redraw_fraction)
+        self.redraw(context, 1.0)
+
+    def filters(self) -> dict[str, Tensor]:
+        return {**super().filters(), "released": self.released}

@@ -25,7 +25,7 @@ class Si(Method):
 
     c: NonNegativeFloat = Field(0.9, description="how strongly weights are held")
     xi: PositiveFloat = Field(
-        0.1, description="ξ: bounds the importance of weights that hardly moved (Eq. 5); 0.1 as in common code"
+        0.01, description="ξ: bounds the importance of weights that hardly moved (Eq. 5); 0.01 as published with c"
     )
 
     def strategy(self, net: MultiHeadNet) -> SiStrategy:

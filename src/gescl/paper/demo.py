@@ -16,7 +16,7 @@ from ..learner import Learner
 from ..runs.experiment import Experiment
 from ..runs.recipe import load_recipe
 
-METHODS = ("finetune", "frozen", "gescl")
+METHODS = ("finetune", "frozen", "gescl-distill")
 SETTINGS = {"stream.tasks": 9}  # of the stream's twelve: about two minutes on two cores
 
 

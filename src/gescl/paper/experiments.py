@@ -13,7 +13,7 @@ from ..runs.recipe import read_toml, shipped_recipes
 
 #: What a budget sets. The recipes' own training fits a CPU; the reference protocol is what was published.
 BUDGETS: dict[str, dict[str, Any]] = {"small": {}, "paper": {"training": "reference"}}
-METHODS = ("gescl", "ags-cl", "hat", "ewc", "si", "mas", "lwf", "finetune", "frozen", "joint")
+METHODS = ("gescl", "gescl-distill", "ags-cl", "hat", "ewc", "si", "mas", "lwf", "finetune", "frozen", "joint")
 #: Settings that are not up for choice, by method.
 FIXED: dict[str, dict[str, Any]] = {"joint": {"method.once": True}}
 #: Methods for which one run is enough: a bound, not a rival.

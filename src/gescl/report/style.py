@@ -21,6 +21,7 @@ PAPER = "#ffffff"
 # any other has a look of its own.
 COLOURS = {
     "gescl": "#d55e00",
+    "gescl-distill": "#aa3377",
     "ags-cl": "#0072b2",
     "hat": "#009e73",
     "ewc": "#cc79a7",

@@ -33,8 +33,10 @@ class Rows:
     parameter: Tensor
     index: Tensor | None
 
-    def matrix(self) -> Tensor:
-        flat = self.parameter.detach().flatten(1) if self.parameter.ndim > 1 else self.parameter.detach().unsqueeze(1)
+    def matrix(self, values: Tensor | None = None) -> Tensor:
+        """One row per filter: of the parameter, or of values that have its shape."""
+        values = self.parameter.detach() if values is None else values
+        flat = values.flatten(1) if values.ndim > 1 else values.unsqueeze(1)
         if self.index is None:
             return flat
         return torch.cat([flat, flat.new_zeros(1, flat.shape[1])])[self.index].flatten(1)

@@ -35,7 +35,7 @@ from ..networks.filters import FilterLayer
 from ..networks.multihead import MultiHeadNet
 from .base import Method, TaskContext
 from .filterwise import FilterwiseStrategy, LayerPlan, activation_moments
-from .release import observing, order_of_release, readers_of
+from .release import judged, observing, order_of_release, readers_of
 
 log = logging.getLogger("gescl")
 
@@ -110,8 +110,9 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
     def begin_task(self, context: TaskContext) -> None:
         super().begin_task(context)
         self.released = torch.zeros_like(self.important)
-        wanted = self.method.release and self.method.mu_p and not self.method.letter
-        self._release_done = not (wanted and context.validation is not None and (~self.important).any())
+        reshapes = bool(self.method.mu_p and not self.method.letter and (~self.important).any())
+        self._settled_from = SHRINK_UNTIL if reshapes else 0.0
+        self._release_due = bool(reshapes and self.method.release and context.validation is not None)
         if self.method.letter:
             self._frozen = []
         if math.isinf(self.method.mu_s):  # a layer that is all fixed gets no gradient, and need not be put back
@@ -135,11 +136,11 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
     def end_epoch(self, context: TaskContext) -> None:
         if self.method.letter:
             self.prox_after_epoch(context)
-        if not self._release_done and context.progress >= SHRINK_UNTIL:
+        if self._release_due and context.progress >= SHRINK_UNTIL:
             self._let_go(context)
 
     def settled(self, context: TaskContext) -> bool:
-        return self.method.letter or not self.method.mu_p or context.progress >= SHRINK_UNTIL
+        return context.progress >= self._settled_from
 
     def metric(self, layer: FilterLayer, context: TaskContext) -> Tensor | None:
         """√v + ε of Adam for every weight of the layer's filters (section 3.8)."""
@@ -218,7 +219,7 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
     def _let_go(self, context: TaskContext) -> None:
         """Set to zero as many free filters as the validation images do not miss, in the order of release.py."""
         net, graph = self.net, self.net.graph
-        self._release_done = True
+        self._release_due = False
         alive = torch.cat([layer.matrix().any(dim=1) for layer in graph.layers])
         readers = readers_of(net, context.index)
         net.eval()
@@ -226,7 +227,8 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
             for images, _ in context.batches():
                 net(images, context.index)
         floors = [(layer.slice, MIN_ALIVE) for layer in graph.layers]
-        order = order_of_release(readers, (alive & ~self.important).cpu(), alive.cpu(), floors).to(alive.device)
+        candidates = alive & ~self.important & judged(graph, readers)
+        order = order_of_release(readers, candidates.cpu(), alive.cpu(), floors).to(alive.device)
         kept = [parameter.detach().clone() for parameter in net.parameters()]
 
         def without(count: int) -> Tensor:

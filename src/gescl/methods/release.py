@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from ..networks.filters import FilterGraph
 from ..networks.multihead import MultiHeadNet
 
 #: Added to the diagonal of C, relative to its mean: filters that are nearly copies must not be traded for huge weights.
@@ -87,6 +88,16 @@ def readers_of(net: MultiHeadNet, task: int) -> list[Reader]:
     ]
     head = net.head(task)
     return [*found, Reader(head, head.weight, *_channels(graph.feature_source))]
+
+
+def judged(graph: FilterGraph, readers: list[Reader]) -> Tensor:
+    """Filters that only these readers read: of any other, nothing is known."""
+    known = {id(reader.weight) for reader in readers}
+    result = torch.ones(graph.size, dtype=torch.bool, device=graph.feature_source.device)
+    for edge in graph.edges:
+        if id(edge.weight) not in known:
+            result[edge.source[edge.source >= 0]] = False
+    return result
 
 
 def _channels(source: Tensor) -> tuple[Tensor, int]:

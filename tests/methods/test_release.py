@@ -1,0 +1,144 @@
+"""Letting filters go: what is missed least goes first, its work is handed over, and validation decides how many."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gescl import Gescl, Learner, Training
+from gescl.methods.gescl import MIN_ALIVE, GesclStrategy
+from gescl.methods.release import Reader, judged, observing, order_of_release, readers_of
+from gescl.networks.multihead import MultiHeadNet
+from gescl.records import Epoch
+
+from ..conftest import stripes
+from .learners import logits, on_epoch, strategy_of
+
+SHAPE = (1, 4, 4)
+LONG = Training(epochs=10, lr=2e-3, batch_size=16)
+
+
+def made(*layers: nn.Module) -> MultiHeadNet:
+    torch.manual_seed(0)
+    net = MultiHeadNet(nn.Sequential(*layers), SHAPE, torch.zeros(1), torch.ones(1))
+    net.add_head(3)
+    return net.eval()
+
+
+def plain() -> MultiHeadNet:
+    return made(nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 5, 3), nn.ReLU(), nn.Flatten())
+
+
+def images(count: int = 200) -> Tensor:
+    return torch.randint(0, 256, (count, *SHAPE), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+
+
+def observed(net: MultiHeadNet) -> list[Reader]:
+    readers = readers_of(net, 0)
+    with torch.no_grad(), observing(readers):
+        net(images(), 0)
+    return readers
+
+
+def test_readers_see_the_second_moments_of_what_they_read() -> None:
+    net = plain()
+    convolution, head = observed(net)
+    with torch.no_grad():
+        first = torch.relu(net.trunk[0](net.normalise(images()))).double().numpy()  # type: ignore[index]
+        features = net.embed(images(), 0).double().numpy().reshape(200, 5, 4)
+    seen = first.transpose(0, 2, 3, 1).reshape(-1, 6)
+    np.testing.assert_allclose(convolution.moments.numpy(), seen.T @ seen, rtol=1e-5)
+    flat = features.transpose(0, 2, 1).reshape(-1, 5)
+    np.testing.assert_allclose(head.moments.numpy(), flat.T @ flat, rtol=1e-5)
+    assert convolution.filters.tolist() == list(range(6)) and head.filters.tolist() == list(range(6, 11))
+
+
+def test_a_copy_is_missed_least_and_handing_it_over_changes_nothing() -> None:
+    net = plain()
+    with torch.no_grad():
+        net.trunk[0].weight[4] = 2 * net.trunk[0].weight[1]  # type: ignore[index]
+        net.trunk[0].bias[4] = 2 * net.trunk[0].bias[1]  # type: ignore[index]
+        before = net(images(), 0)
+    readers = observed(net)
+    alive = torch.ones(11, dtype=torch.bool)
+    order = order_of_release(readers, alive, alive, [(slice(0, 6), 1), (slice(6, 11), 1)])
+    assert int(order[0]) in (1, 4) and len(order) == 9, "one filter of each layer stays"
+    gone = torch.zeros(11, dtype=torch.bool)
+    gone[order[0]] = True
+    for reader in readers:
+        reader.hand_over(gone[reader.filters])
+    net.graph.erase(gone)
+    with torch.no_grad():
+        after = net(images(), 0)
+    assert float((after - before).abs().max()) < 0.02 * float(before.abs().max()), "but for the ridge"
+
+
+def test_handing_over_is_the_least_squares_replacement() -> None:
+    net = plain()
+    reader = observed(net)[1]
+    moments, weights = reader.moments.numpy(), reader.outgoing().numpy()
+    gone = torch.tensor([False, True, False, False, True])
+    reader.hand_over(gone)
+    stay, left = [0, 2, 3], [1, 4]
+    ridge = 1e-3 * moments.diagonal().mean() * np.eye(3)
+    shares = np.linalg.solve(moments[np.ix_(stay, stay)] + ridge, moments[np.ix_(stay, left)])
+    expected = weights[:, stay] + weights[:, left] @ shares.T
+    np.testing.assert_allclose(reader.outgoing().numpy()[:, stay], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_filters_read_by_a_grouped_layer_are_not_judged() -> None:
+    depthwise = nn.Conv2d(6, 6, 3, groups=6)
+    net = made(
+        nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), depthwise, nn.ReLU(), nn.Conv2d(6, 4, 1), nn.ReLU(), nn.Flatten()
+    )
+    found = judged(net.graph, readers_of(net, 0))
+    assert found.tolist() == [False] * 6 + [True] * 10
+
+
+def test_as_many_go_as_validation_allows_and_it_is_recorded(caplog: pytest.LogCaptureFixture) -> None:
+    task = stripes("a", 2)
+    released = {}
+    for tolerance in (0.0, 1.0, 1e9):
+        learner = Learner("small", Gescl(mu_p=1e-9, release=tolerance), training=LONG)
+        with caplog.at_level(logging.INFO, "gescl"):
+            learner.learn(task)
+        released[tolerance] = int(strategy_of(learner, GesclStrategy).released.sum())
+    assert released[0.0] == 0 < released[1.0] <= released[1e9]
+    assert released[1e9] >= sum((16, 32, 64)) - 3 * MIN_ALIVE - 20, "without a limit only the floor stays"
+    assert "free filters let go; validation loss" in caplog.text
+
+
+def test_the_best_weights_come_from_after_the_release() -> None:
+    best: list[int] = []
+    learner = Learner("small", Gescl(), training=LONG)
+    learner.observer = on_epoch(lambda epoch: best.append(epoch.epoch) if epoch.best else None)
+    learner.learn(stripes("a"))
+    assert best and min(best) >= 6, "of ten epochs"
+
+
+def test_old_tasks_do_not_change_when_filters_are_let_go() -> None:
+    tasks = [stripes("a", 2), stripes("b", 3, seed=1)]
+    learner = Learner("small", Gescl(mu_s=float("inf")), training=LONG)
+    learner.learn(tasks[0])
+    before = logits(learner, tasks[0], 0)
+    seen: list[bool] = []
+
+    def check(_: Epoch) -> None:
+        seen.append(torch.equal(before, logits(learner, tasks[0], 0)))
+
+    learner.observer = on_epoch(check)
+    learner.learn(tasks[1])
+    assert seen and all(seen) and torch.equal(before, logits(learner, tasks[0], 0))
+    assert strategy_of(learner, GesclStrategy).released.any()
+
+
+def test_an_easy_task_leaves_most_filters_free() -> None:
+    learner = Learner("small", Gescl(), training=LONG)
+    record = learner.learn(stripes("a", 2))
+    free = record.free_filters
+    assert free is not None and sum(free.values()) > 56, "half of 112"
+    assert record.accuracy[0] is not None and record.accuracy[0] > 0.9

@@ -83,7 +83,7 @@ def started(task: Task, method: Si, **options: Any) -> Learner:
 
 
 def test_importance_comes_from_the_task_gradient_alone() -> None:
-    learner = started(stripes("a"), Si(c=100.0), training=Training(epochs=2, lr=2e-3, batch_size=32))
+    learner = started(stripes("a"), Si(c=100.0, xi=0.1), training=Training(epochs=2, lr=2e-3, batch_size=32))
     strategy = strategy_of(learner, SiStrategy)
     left = {name: p.detach().clone() for name, p in strategy.weights.items()}
     first = {name: tensor.clone() for name, tensor in strategy.importance.items()}
@@ -101,7 +101,7 @@ def test_importance_comes_from_the_task_gradient_alone() -> None:
 def test_a_weight_that_made_the_loss_larger_is_not_important() -> None:
     net, split, _ = linear_model(classes=2, images=8)
     context = context_of(split)
-    strategy = Si().strategy(net)
+    strategy = Si(xi=0.1).strategy(net)
     strategy.begin_task(context)
     weight, bias = net.trunk.parameters()
     weight.grad, bias.grad = torch.ones_like(weight), torch.ones_like(bias)

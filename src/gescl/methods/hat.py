@@ -6,6 +6,9 @@ other filters feed into an old task's filters is gated off, so old tasks stay as
 Its authors scale gradients by a mask of sigmoids, with plain SGD. Adam is scale-free: a gradient a thousand times
 smaller makes the same step. So the update itself is masked here, which is the same for SGD, and a task's gates are
 rounded when it ends. Old tasks are then unchanged to the last bit.
+
+A gate multiplies a filter's output before the activation. Its authors gate behind it, which is the same for ReLU and
+others that scale with their input, and only similar for the rest.
 """
 
 from __future__ import annotations

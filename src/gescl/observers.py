@@ -18,7 +18,7 @@ class Observer:
     """
 
     def begin_task(self, task: str, epochs: int) -> None:
-        """Training begins and takes at most so many epochs."""
+        """Training begins; `epochs` is the most it can take."""
 
     def end_epoch(self, epoch: Epoch) -> None:
         """An epoch is trained and validated."""

@@ -1,7 +1,8 @@
 """Random state that belongs to the run, not to the process.
 
-Every draw of task t comes from a generator made from (seed, t, purpose). A model that was saved and reloaded
-therefore needs no generator state, and another run in the same process changes nothing.
+Every draw of task t comes from a generator made from (seed, t, purpose), those of training from (seed, t, epoch,
+purpose). A model that was saved and reloaded therefore needs no generator state, and another run in the same process
+changes nothing.
 """
 
 from __future__ import annotations

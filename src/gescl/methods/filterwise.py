@@ -209,7 +209,7 @@ class FilterwiseStrategy(Strategy[M]):
 
 
 def _share(fraction: float, count: int) -> int:
-    """A fraction of so many filters; at least one, unless the fraction is 0 or there is none."""
+    """A fraction of `count` filters, rounded; at least one, unless the fraction or the count is 0."""
     return min(count, max(1, round(fraction * count))) if fraction else 0
 
 

@@ -129,7 +129,8 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
         super().after_step(context)
         if not self.method.letter:
             self._shrinking = SHRINK_FROM <= context.progress < SHRINK_UNTIL
-            self.prox(context)
+            if self._shrinking or any(len(plan.held) for plan in self._plans):  # else no filter would change
+                self.prox(context)
         elif math.isinf(self.method.mu_s):
             self._put_back()
 
@@ -190,7 +191,7 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
         return shrunk
 
     def _coefficients(self, plan: LayerPlan, weights: int, lr: float) -> tuple[float, float]:
-        """Of ‖F‖₂ and ‖F‖₁² in the prox of a layer whose filters have so many weights each."""
+        """The coefficients of ‖F‖₂ and ‖F‖₁² in the prox of a layer; `weights` is the number of weights per filter."""
         psi = self.method.psi(plan.number, len(self.net.graph.layers))
         scale = 1 if self.method.letter else weights  # section 3.4
         return lr * self.method.mu_p * psi, lr * self.method.mu_p * (1 - psi) / 2 / scale
@@ -232,7 +233,7 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
         kept = [parameter.detach().clone() for parameter in net.parameters()]
 
         def without(count: int) -> Tensor:
-            """The first so many are gone; their validation losses."""
+            """Remove the first `count` filters of the order, and return the validation losses."""
             gone = torch.zeros_like(alive)
             gone[order[:count]] = True
             for reader in readers:

@@ -125,7 +125,7 @@ def order_of_release(
 ) -> Tensor:
     """The candidates in the order in which they are missed least, each given that those before it are gone.
 
-    Of each layer (a slice of the filters) at least so many of those alive stay.
+    `floors` holds, for each layer (a slice of the filters), how many of its living filters must stay.
     """
     works = [_Work(reader, alive) for reader in readers]
     left = candidates.clone()

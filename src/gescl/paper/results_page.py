@@ -193,7 +193,7 @@ def _missing(group: Group) -> list[str]:
 
 
 def _tuned(folder: Path) -> Iterator[str]:
-    """A section a grid: what was tried for each method, and what was chosen."""
+    """One section per grid: what was tried for each method, and what was chosen."""
     for place in sorted({file.parent for file in folder.glob("**/tuning/*/*.json")}):
         rows = []
         for method in METHODS:

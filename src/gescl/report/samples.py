@@ -20,7 +20,8 @@ PIXELS = 32  # an image is enlarged to at least this
 
 def draw_samples(group: Group, look: Looks) -> Drawing | None:
     """One row per task; under each image the class predicted by GESCL (or the first method) and by fine-tuning."""
-    wanted = [label for label in ("gescl", "finetune") if label in group.methods] or list(group.methods)[:1]
+    ours = [label for label in ("gescl", "gescl-distill") if label in group.methods][:1]
+    wanted = [*ours, *(label for label in group.methods if label == "finetune")] or list(group.methods)[:1]
     found: dict[str, list[Samples]] = {}
     for label in wanted:
         samples = first_good(group, label, read_samples, "Sample images")

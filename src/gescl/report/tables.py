@@ -94,7 +94,7 @@ COMPARED = [column for column in COLUMNS if column.key in ("average_accuracy", "
 
 def reference_of(group: Group) -> str | None:
     """The method that others are compared with: GESCL, the first of its settings where there are several."""
-    labels = [label for label in group.methods if base_method(label) == "gescl"]
+    labels = [label for label in group.methods if base_method(label) in ("gescl", "gescl-distill")]
     return labels[0] if labels else None
 
 

@@ -128,8 +128,6 @@ def test_joint_tests_old_tasks_with_the_batch_norm_statistics_of_all(tmp_path: P
     trunk = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
     one = Learner(trunk, Joint(), training=Training(epochs=8, lr=1e-2, batch_size=32))
     tasks = [stripes(str(k), seed=k) for k in range(3)]
-    for task in tasks[:2]:
-        one.postpone(task)
     one.learn(tasks[2], earlier=tasks[:2])
     images = tasks[0].val.images
     with torch.inference_mode():
@@ -140,6 +138,24 @@ def test_joint_tests_old_tasks_with_the_batch_norm_statistics_of_all(tmp_path: P
     assert loaded.evaluate(tasks[0]) == one.accuracy[-1][0]
     assert one.accuracy[:2] == [[None], [None, None]]
     assert min(accuracy or 0 for accuracy in one.accuracy[2]) > 0.5, "all of them were learned"
+
+
+def test_tasks_that_joint_could_not_learn_together_leave_no_trace() -> None:
+    class Stops(Observer):
+        def end_epoch(self, epoch: Epoch) -> None:
+            raise KeyboardInterrupt
+
+    tasks = [stripes(str(k), seed=k) for k in range(3)]
+    one = learner(Joint())
+    one.learn(tasks[0])
+    before = {name: value.clone() for name, value in one.net.state_dict().items()}
+    one.observer = Stops()
+    with pytest.raises(KeyboardInterrupt):
+        one.learn(tasks[2], earlier=tasks[:2])
+    assert one.tasks == ["0"]
+    after = one.net.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
 
 
 @pytest.mark.parametrize("network", ["small", "ags6"])

@@ -128,52 +128,44 @@ class Learner:
         """Learn a task. Its training images are not needed afterwards.
 
         `earlier` are tasks learned before whose test images are to be tested again (after loading, or for `joint`,
-        which also trains on them). If learning fails or is interrupted, the learner is as it was before.
+        which also trains on them, and learns with this task those of them that it does not know yet).
+        If learning fails or is interrupted, the learner is as it was before.
         """
         self._check(task, earlier)
         if self._net is None:
             self._start(task)
-        net, strategy, index = self.net, self.strategy, len(self.records)
+        net, strategy, learned = self.net, self.strategy, len(self.records)
         held_out = dict(self._held_out)
         task_state = net.task_state()  # puts the newest task's statistics in place, to be copied with the weights
         before = Snapshot([*net.trunk.parameters(), *net.trunk.buffers(), *net.heads.parameters()])
         state_before = {name: tensor.clone() for name, tensor in strategy.state().items()}
-        with seeded(self.seed, index, "head"):
-            net.add_head(len(task.classes))
+        for known in (*earlier, task):
+            if known.name not in self.tasks:
+                with seeded(self.seed, len(self.records), "head"):
+                    net.add_head(len(known.classes))
+                self.records.append(_unlearned(known, len(self.records)))
         try:
             self.observer.begin_task(task.name, self.training.epochs)
             record = self._learn(task, sorted(earlier, key=lambda known: self.index(known.name)))
         except BaseException:
             self.observer.abandon_task()
-            net.drop_head(task_state)
+            del self.records[learned:]
+            net.drop_heads(learned, task_state)
             before.restore()
             strategy.load_state(state_before)
             self._held_out = held_out
             if not self.records:
                 self._net = self._strategy = None  # they have the failed task's size and pixel moments
             raise
-        self.records.append(record)
-        self.observer.end_task(self.records)
-        return record
-
-    def postpone(self, task: Task) -> TaskRecord:
-        """Give a task its head and its place, and leave learning to a later `learn(…, earlier=[…])` of `joint`."""
-        self._check(task, ())
-        if self._net is None:
-            self._start(task)
-        with seeded(self.seed, len(self.records), "head"):
-            self.net.add_head(len(task.classes))
-        nothing: tuple[float | None, ...] = (None,) * (len(self.records) + 1)
-        record = TaskRecord(task.name, task.classes, 0, 0, 0.0, 0.0, nothing, nothing, nothing, None, None)
-        self.records.append(record)
+        self.records[-1] = record
         self.observer.end_task(self.records)
         return record
 
     def _learn(self, task: Task, earlier: Sequence[Task]) -> TaskRecord:
-        net, strategy, index = self.net, self.strategy, len(self.records)
+        net, strategy, index = self.net, self.strategy, len(self.records) - 1
         for known in (*earlier, task):
             self._held_out[known.name] = {"val": known.val, "test": known.test}
-        names = [*self.tasks, task.name]
+        names = self.tasks
         before_end: tuple[float | None, ...] | None = None
         testing = 0.0
 
@@ -347,7 +339,8 @@ class Learner:
                 "learn new classes or images under a new name"
             )
         for known in earlier:
-            self.index(known.name)
+            if not self.method.sees_earlier:
+                self.index(known.name)
         if self._net is not None:
             self._check_shape(task.train.images.shape[1:], f"task {task.name!r}")
 
@@ -357,6 +350,12 @@ class Learner:
                 f"{where}: images are {'×'.join(map(str, shape))} (channels×height×width), "
                 f"this network was built for {'×'.join(map(str, self.net.shape))}"
             )
+
+
+def _unlearned(task: Task, index: int) -> TaskRecord:
+    """The record of a task that is yet to be learned, or was learned together with a later one."""
+    nothing: tuple[float | None, ...] = (None,) * (index + 1)
+    return TaskRecord(task.name, task.classes, 0, 0, 0.0, 0.0, nothing, nothing, nothing, None, None)
 
 
 def qualified_name(network: nn.Module) -> str:

@@ -45,6 +45,8 @@ class Method(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
     name: ClassVar[str]
+    #: Whether it is shown the images of earlier tasks again: an upper bound, not a rival.
+    sees_earlier: ClassVar[bool] = False
 
     def strategy(self, net: MultiHeadNet) -> Strategy[Any]:
         """A strategy for this network, with nothing to remember yet."""

@@ -20,10 +20,11 @@ class Joint(Method):
     """Trains on all tasks so far together, from the current weights; or on a whole stream at once, at its end."""
 
     name: ClassVar[str] = "joint"
+    sees_earlier: ClassVar[bool] = True
 
     once: bool = Field(
         False,
-        description="in runs, postpone every task until the last and train once on all of them: the bound at the end "
+        description="in runs, train once on all tasks of the stream, together with its last: the bound at the end "
         "of the stream in a fraction of the time; accuracies before it are null",
     )
 

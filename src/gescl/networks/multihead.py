@@ -92,9 +92,9 @@ class MultiHeadNet(nn.Module):
         self.select(len(self.heads) - 1)
         return head
 
-    def drop_head(self, task_state: Mapping[str, Tensor]) -> None:
-        """Remove the head added last. `task_state` is the state of the tasks before it was added."""
-        del self.heads[-1]
+    def drop_heads(self, kept: int, task_state: Mapping[str, Tensor]) -> None:
+        """Remove all heads but the first `kept`. `task_state` is the state of the tasks before they were added."""
+        del self.heads[kept:]
         self.load_task_state(task_state)
 
     def head(self, task: int) -> nn.Linear:

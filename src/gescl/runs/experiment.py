@@ -118,14 +118,13 @@ class Experiment:
     def _learn(self) -> Generator[tuple[Learner, TaskRecord], None, None]:
         stream = self.stream()
         learner = self._learner()
-        learned = len(learner.records)
         method = self.recipe.method
         once = isinstance(method, Joint) and method.once
-        for index, task in enumerate(stream[learned:], start=learned):
-            if once and index < len(stream) - 1:
-                record = learner.postpone(task)
-            else:  # a reloaded learner has none of their test images
-                record = learner.learn(task, list(stream[:index]) if once or index == learned else ())
+        learned = len(learner.records)
+        begin = max(learned, len(stream) - 1) if once else learned
+        for index, task in enumerate(stream[begin:], start=begin):
+            # The first time all earlier tasks are given: a reloaded learner has none of their test images.
+            record = learner.learn(task, list(stream[:index]) if index == begin else ())
             # The log first: lines of a task that the model does not know are dropped when the run is taken up again.
             event = {"event": "task", "task": record.name, **asdict(record), "filters": _filters(learner)}
             append_line(self.folder / "events.jsonl", event)
@@ -212,7 +211,7 @@ def _lines_of(tasks: list[str], events: Path) -> Iterator[str]:
 
 def _result(recipe: Recipe, seed: int, learner: Learner) -> Result:
     records, net = learner.records, learner.net
-    trained = [record for record in records if record.epochs]  # not those that `joint` postponed
+    trained = [record for record in records if record.epochs]  # not those that `joint` learned with a later one
     return Result(
         recipe=recipe.name,
         method=recipe.label,

@@ -86,7 +86,7 @@ def main() -> None:
     early: list[dict[str, float]] = []
     for _ in range(options.repeats):
         for student, taken in ((old, late), (young, early)):
-            student.net.drop_head(student.net.task_state())
+            student.net.drop_heads(len(student.net.heads) - 1, student.net.task_state())
             taken.append(student.learn())
     ratios = {
         key: ratio([task[key] for task in late], [task[key] for task in early])

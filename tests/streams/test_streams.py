@@ -8,7 +8,7 @@ from gescl.streams import STREAMS, StreamOptions, load_stream
 
 def test_every_stream_says_what_it_is_and_takes_no_unknown_option() -> None:
     assert tuple(STREAMS) == (
-        "scripts", "digits", "svhn", "cifar10-100", "cifar-100", "imagenet-50", "folder",
+        "scripts", "digits", "mnist", "svhn", "cifar10-100", "cifar-100", "domains", "imagenet-50", "folder",
     )  # fmt: skip
     for spec in STREAMS.values():
         assert issubclass(spec.options, StreamOptions)

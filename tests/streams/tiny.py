@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import pickle
 import struct
 from collections.abc import Callable
@@ -124,3 +125,22 @@ def write_imagenet(data: Path, each: int = 2) -> Path:
                 colour = (5 * number, green, 10 * k)
                 Image.new("RGB", (12, 10), colour).save(folder / f"{split}_{k}.JPEG", quality=95)
     return root
+
+
+def idx(array: Pixels) -> bytes:
+    """An array of bytes as an idx file holds it, gzipped."""
+    head = bytes([0, 0, 8, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
+    return gzip.compress(head + array.tobytes(), mtime=0)
+
+
+def write_mnist(data: Path, each: int = 3) -> list[tuple[Pixels, npt.NDArray[np.uint8]]]:
+    """`each` training images and one test image per digit; their pixels and labels."""
+    (data / "mnist").mkdir(parents=True)
+    parts = []
+    for seed, (name, count) in enumerate((("train", each), ("t10k", 1))):
+        pixels = random_pixels(10 * count, 28, 28, seed=seed)
+        labels = (np.random.default_rng(seed).permutation(10 * count) % 10).astype(np.uint8)
+        (data / "mnist" / f"{name}-images-idx3-ubyte.gz").write_bytes(idx(pixels))
+        (data / "mnist" / f"{name}-labels-idx1-ubyte.gz").write_bytes(idx(labels))
+        parts.append((pixels, labels))
+    return parts

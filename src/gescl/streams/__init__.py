@@ -17,8 +17,10 @@ from typing import Any, Generic
 from ..errors import UsageError, unknown
 from .cifar import Cifar10And100Options, Cifar100Options, cifar_10_100_stream, cifar_100_stream
 from .digits import DigitsOptions, digits_stream
+from .domains import DomainsOptions, domains_stream
 from .folder import FolderOptions, folder_stream, folder_task, load_folder
 from .imagenet import ImageNet50Options, imagenet_50_stream
+from .mnist import MnistOptions, mnist_stream
 from .scripts import ScriptsOptions, scripts_stream
 from .svhn import SvhnOptions, svhn_stream
 from .task import Options, Split, StreamOptions, Task, TaskStream
@@ -42,11 +44,17 @@ STREAMS: dict[str, StreamSpec[Any]] = {
     "digits": StreamSpec(
         DigitsOptions, digits_stream, "5 × 2 handwritten digits, 8×8 grey, from scikit-learn: no download"
     ),
+    "mnist": StreamSpec(MnistOptions, mnist_stream, "5 × 2 handwritten digits, 28×28 grey"),
     "svhn": StreamSpec(SvhnOptions, svhn_stream, "5 × 2 digits from house numbers, 32×32 colour"),
     "cifar10-100": StreamSpec(
         Cifar10And100Options, cifar_10_100_stream, "CIFAR-10, then 10 × 10 classes of CIFAR-100: 11 tasks, 32×32 colour"
     ),
     "cifar-100": StreamSpec(Cifar100Options, cifar_100_stream, "10 × 10 classes of CIFAR-100, 32×32 colour"),
+    "domains": StreamSpec(
+        DomainsOptions,
+        domains_stream,
+        "writing systems, MNIST, SVHN, CIFAR: 7 × 10 classes of different kinds, 32×32 colour",
+    ),
     "imagenet-50": StreamSpec(ImageNet50Options, imagenet_50_stream, "25 × 2 classes of photographs, 64×64 colour"),
     "folder": StreamSpec(FolderOptions, load_folder, "your own images: DIR/TASK/train/CLASS/*, DIR/TASK/test/CLASS/*"),
 }

@@ -39,7 +39,7 @@ class Cifar10And100Options(StreamOptions):
 
 def cifar_100_stream(options: Cifar100Options, seed: int, data: Path | None = None) -> TaskStream:
     """Tasks "cifar100-00-09" … "cifar100-90-99"; `seed` draws the validation split."""
-    return TaskStream("cifar-100", _tasks_of_100("cifar-100", options, seed, data)).first(options.tasks)
+    return TaskStream("cifar-100", _tasks_of_100(require_data("cifar-100", data), options, seed)).first(options.tasks)
 
 
 def cifar_10_100_stream(options: Cifar10And100Options, seed: int, data: Path | None = None) -> TaskStream:
@@ -47,8 +47,9 @@ def cifar_10_100_stream(options: Cifar10And100Options, seed: int, data: Path | N
 
     With `order = "seed"` those ten are in the order of RandomState(seed).permutation(10); "cifar10" stays first.
     """
-    (first,) = _data_set("cifar10-100", "cifar-10", data).sources(10, lambda _: "cifar10", options.val_fraction, seed)
-    rest = _tasks_of_100("cifar10-100", options, seed, data)
+    folder = require_data("cifar10-100", data)
+    (first,) = cifar_data_set(folder, "cifar-10").sources(10, lambda _: "cifar10", options.val_fraction, seed)
+    rest = _tasks_of_100(folder, options, seed)
     if options.order == "seed":
         if not 0 <= seed < 2**32:
             raise UsageError(f"stream 'cifar10-100': order = \"seed\" needs a seed between 0 and 2³²−1, got {seed}")
@@ -56,13 +57,13 @@ def cifar_10_100_stream(options: Cifar10And100Options, seed: int, data: Path | N
     return TaskStream("cifar10-100", [first, *rest]).first(options.tasks)
 
 
-def _tasks_of_100(stream: str, options: StreamOptions, seed: int, data: Path | None) -> list[TaskSource]:
-    data_set = _data_set(stream, "cifar-100", data)
+def _tasks_of_100(folder: Path, options: StreamOptions, seed: int) -> list[TaskSource]:
+    data_set = cifar_data_set(folder, "cifar-100")
     return data_set.sources(10, lambda c: f"cifar100-{c[0]:02}-{c[-1]:02}", options.val_fraction, seed)
 
 
-def _data_set(stream: str, name: str, data: Path | None) -> DataSet:
-    folder = require_data(stream, data)
+def cifar_data_set(folder: Path, name: str) -> DataSet:
+    """`cifar-10` or `cifar-100`, from the data folder."""
     meta, *files = (folder / file for file in DATA_SETS[name].files)
     _, key, count = KEYS[name]
     classes = tuple(map(as_text, _list(meta, unpickled(meta), key)))

@@ -57,14 +57,19 @@ class DataSet:
         ]
 
     def _task(self, name: str, group: range, val_fraction: float, seed: int) -> Task:
-        train, test = (self._slice(split, group) for split in SPLITS)
+        train, test = (self.images(split, group) for split in SPLITS)
         classes = self.classes[group.start : group.stop]
         return Task.from_arrays(name, *train, *test, classes=classes, val_fraction=val_fraction, seed=seed)
 
-    def _slice(self, split: str, group: range) -> tuple[Pixels, Labels]:
-        starts = self.arrays[f"{split}_starts"]
-        images = self.arrays[split][starts[group.start] : starts[group.stop]]
-        return images, np.repeat(np.arange(len(group)), np.diff(starts[group.start : group.stop + 1]))
+    def images(self, split: str, group: range, per_class: int | None = None) -> tuple[Pixels, Labels]:
+        """The images of consecutive classes and their labels, counted from 0; of each class all, or the first ones."""
+        starts = self.arrays[f"{split}_starts"][group.start : group.stop + 1]
+        counts = np.diff(starts)
+        images = self.arrays[split][starts[0] : starts[-1]]
+        if per_class is not None:
+            images = images[np.concatenate([np.arange(count) < per_class for count in counts])]
+            counts = counts.clip(max=per_class)
+        return images, np.repeat(np.arange(len(group)), counts)
 
 
 def make_split(new: New, split: str, shape: tuple[int, ...], counts: Labels) -> tuple[Pixels, Labels]:

@@ -99,16 +99,21 @@ def scripts_stream(options: ScriptsOptions, seed: int, data: Path | None = None)
 
 def _load(name: str, options: ScriptsOptions, seed: int) -> Task:
     counts = {"train": options.train_per_class, "test": options.test_per_class}
-    # Other versions of these may draw other curves, or other random numbers.
-    made_with = (version("pillow"), features.version("freetype2"), version("matplotlib"), version("numpy"))
-    drawing = (SCRIPTS[name], FONTS, SIZE, LEVELS, MASTER, BORDER, SUPERSAMPLING, KNOBS)
-    key = (VERSION, drawing, options.data_seed, counts, made_with)
-    images = cached(f"scripts/{name}", key, lambda: _render(name, counts, options.data_seed))
+    images = script_images(name, counts, options.data_seed)
     train, test = (torch.arange(len(SCRIPTS[name])).repeat_interleave(count) for count in counts.values())
     return Task.from_arrays(
         name, images["train"], train, images["test"], test,
         classes=SCRIPTS[name], val_fraction=options.val_fraction, seed=seed,
     )  # fmt: skip
+
+
+def script_images(name: str, counts: dict[str, int], data_seed: int = 0) -> Tensors:
+    """The images of a writing system by split: so many of each character, sorted by character."""
+    # Other versions of these may draw other curves, or other random numbers.
+    made_with = (version("pillow"), features.version("freetype2"), version("matplotlib"), version("numpy"))
+    drawing = (SCRIPTS[name], FONTS, SIZE, LEVELS, MASTER, BORDER, SUPERSAMPLING, KNOBS)
+    key = (VERSION, drawing, data_seed, counts, made_with)
+    return cached(f"scripts/{name}", key, lambda: _render(name, counts, data_seed))
 
 
 def _render(name: str, counts: dict[str, int], data_seed: int) -> Tensors:

@@ -24,11 +24,14 @@ class SvhnOptions(StreamOptions):
 
 def svhn_stream(options: SvhnOptions, seed: int, data: Path | None = None) -> TaskStream:
     """Tasks "0-1", "2-3", … "8-9"; `seed` draws the validation split."""
-    folder = require_data("svhn", data)
-    files = [folder / file for file in DATA_SETS["svhn"].files]
-    data_set = DataSet.of_files("svhn", tuple("0123456789"), files, partial(_make, files))
+    data_set = svhn(require_data("svhn", data))
     sources = data_set.sources(2, lambda digits: f"{digits[0]}-{digits[-1]}", options.val_fraction, seed)
     return TaskStream("svhn", sources).first(options.tasks)
+
+
+def svhn(folder: Path) -> DataSet:
+    files = [folder / file for file in DATA_SETS["svhn"].files]
+    return DataSet.of_files("svhn", tuple("0123456789"), files, partial(_make, files))
 
 
 def _make(files: list[Path], new: New) -> None:

@@ -6,6 +6,7 @@ They belong in the data folder: the one given, else $GESCL_DATA, else `data` in 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +44,13 @@ NO_DOWNLOAD = (
 )
 TORONTO = "https://www.cs.toronto.edu/~kriz"
 STANFORD = "http://ufldl.stanford.edu/housenumbers"
+PYTORCH = "https://ossci-datasets.s3.amazonaws.com/mnist"  # the mirror that PyTorch keeps
+MNIST = {  # size and SHA-256
+    "train-images-idx3-ubyte.gz": (9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+    "train-labels-idx1-ubyte.gz": (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+    "t10k-images-idx3-ubyte.gz": (1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+    "t10k-labels-idx1-ubyte.gz": (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+}
 BATCHES = ("batches.meta", *(f"data_batch_{n}" for n in range(1, 6)), "test_batch")
 
 DATA_SETS = {
@@ -84,6 +92,11 @@ DATA_SETS = {
             ),
         ),
     ),
+    "mnist": DataFiles(
+        "mnist",
+        tuple(f"mnist/{name}" for name in MNIST),
+        tuple(Remote(f"{PYTORCH}/{name}", size, digest) for name, (size, digest) in MNIST.items()),
+    ),
     "imagenet-50": DataFiles("imagenet-50", ("imagenet-50/train", "imagenet-50/val")),
 }
 
@@ -91,6 +104,8 @@ STREAM_SETS = {
     "svhn": ("svhn",),
     "cifar10-100": ("cifar-10", "cifar-100"),
     "cifar-100": ("cifar-100",),
+    "mnist": ("mnist",),
+    "domains": ("mnist", "svhn", "cifar-10", "cifar-100"),
     "imagenet-50": ("imagenet-50",),
 }
 
@@ -107,10 +122,14 @@ def sets_of(name: str) -> list[DataFiles]:
     return [DATA_SETS[each] for each in STREAM_SETS.get(name, (name,))]
 
 
-def require_data(stream: str, data: Path | None) -> Path:
-    """The data folder; an error that says how to get the data if files of the stream are missing."""
+def require_data(stream: str, data: Path | None, needed: Iterable[str] | None = None) -> Path:
+    """The data folder; an error that says how to get the data if files of the stream are missing.
+
+    `needed` are the data sets that are needed, if not all of the stream's are.
+    """
     folder = data_folder(data)
-    lacking = [data_set for data_set in sets_of(stream) if data_set.missing(folder)]
+    sets = sets_of(stream) if needed is None else [DATA_SETS[name] for name in needed]
+    lacking = [data_set for data_set in sets if data_set.missing(folder)]
     if not lacking:
         return folder
     missing = ", ".join(_summary(data_set, data_set.missing(folder)) for data_set in lacking)

@@ -14,7 +14,7 @@ from gescl.maths.prox import plasticity_prox, stability_prox
 
 from ..oracles.prox import kkt_residual_in_metric
 
-TYPES = pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 5e-6), (torch.float64, 1e-12)], ids=["32", "64"])
+TYPES = pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-5), (torch.float64, 1e-12)], ids=["32", "64"])
 PROBLEMS = given(
     seed=st.integers(0, 2**31),
     d=st.sampled_from([1, 2, 5, 28, 289]),
@@ -36,7 +36,7 @@ def residual(x: Tensor, v: Tensor, metric: Tensor, a: float, b: float) -> float:
 
 
 @TYPES
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @PROBLEMS
 @pytest.mark.parametrize("share", [0.001, 0.5, 0.999])
 def test_group_sparsity_meets_the_optimality_conditions(
@@ -47,7 +47,7 @@ def test_group_sparsity_meets_the_optimality_conditions(
     assert residual(plasticity_prox_in_metric(v, a, 0.0, metric), v, metric, a, 0.0) < close
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @PROBLEMS
 @pytest.mark.parametrize(("share", "b"), [(0.0, 0.01), (0.3, 1e-4), (0.3, 0.1), (0.9, 1.0)])
 def test_both_penalties_at_once_meet_the_optimality_conditions(
@@ -58,7 +58,7 @@ def test_both_penalties_at_once_meet_the_optimality_conditions(
     assert residual(plasticity_prox_in_metric(v, a, b, metric), v, metric, a, b) < 1e-9
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @PROBLEMS
 def test_stability_meets_the_optimality_conditions_around_its_anchor(
     seed: int, d: int, spread: float, scale: float
@@ -77,7 +77,7 @@ def test_stability_meets_the_optimality_conditions_around_its_anchor(
 
 
 @TYPES
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @PROBLEMS
 def test_a_filter_is_zero_exactly_when_the_metric_norm_is_within_the_group_strength(
     dtype: torch.dtype, close: float, seed: int, d: int, spread: float, scale: float

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gescl.maths import moments
-from gescl.maths.moments import RunningMoments
+from gescl.maths.moments import RunningMoments, pixel_moments
 
 from ..oracles.moments import two_pass
 
@@ -109,3 +109,15 @@ def test_moments_of_nothing_are_refused() -> None:
         _ = RunningMoments().mean
     with pytest.raises(ValueError, match="no sample seen yet"):
         _ = RunningMoments().std
+
+
+def test_moments_of_pixels_are_those_of_each_channel_over_images_and_positions() -> None:
+    draw = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (4100, 3, 2, 5), generator=draw, dtype=torch.uint8)  # more than are taken at once
+    images[:, 1] = 7
+    mean, std = pixel_moments(images)
+    pixels = images.numpy().astype(np.float64)
+    np.testing.assert_allclose(mean.numpy(), pixels.mean(axis=(0, 2, 3)), rtol=1e-6)
+    spread = pixels.std(axis=(0, 2, 3))
+    np.testing.assert_allclose(std.numpy(), [spread[0], 1.0, spread[2]], rtol=1e-6, err_msg="no spread counts as 1")
+    assert mean.dtype == std.dtype == torch.float32

@@ -197,6 +197,7 @@ class Learner:
             val_accuracy=self._row(names, "val"),
             free_filters=capacity.free if capacity else None,
             important_filters=capacity.important if capacity else None,
+            val_images=len(task.val),
             temperature=fit_temperature(self._logits(task.val.images, index), task.val.labels),
         )
 
@@ -355,7 +356,7 @@ class Learner:
 def _unlearned(task: Task, index: int) -> TaskRecord:
     """The record of a task that is yet to be learned, or was learned together with a later one."""
     nothing: tuple[float | None, ...] = (None,) * (index + 1)
-    return TaskRecord(task.name, task.classes, 0, 0, 0.0, 0.0, nothing, nothing, nothing, None, None)
+    return TaskRecord(task.name, task.classes, 0, 0, 0.0, 0.0, nothing, nothing, nothing, None, None, len(task.val))
 
 
 def qualified_name(network: nn.Module) -> str:

@@ -43,6 +43,7 @@ class TaskRecord:
     val_accuracy: tuple[float | None, ...]
     free_filters: dict[str, int] | None
     important_filters: dict[str, int] | None
+    val_images: int = 0
     #: Logits are divided by this, so that probabilities are calibrated on validation images.
     temperature: float = 1.0
 

@@ -91,14 +91,19 @@ def test_notes_hardware_dates_and_tuned_settings_are_told(tmp_path: Path) -> Non
     write_run(tmp_path / "small" / "runs", name="svhn", hardware=hardware, finished="2031-05-06T07:08:09+00:00")
     (tmp_path / "small" / "runs" / "svhn" / "note.md").write_text("Half of the images.\n")
     tried = [
-        TriedSetting("gescl", {"mu_s": mu_s}, [0], {}, 0.9, 0.1, [0.8], [0.1], [0.9], [[]], best=mu_s == 5)
-        for mu_s in (5, 50)
+        TriedSetting(
+            "gescl", {"mu_s": mu_s}, [7], {}, 0.9, 0.1, [0.8], [0.1], [0.9], [[]], 0.02, best=mu_s == 5, tied=mu_s > 1
+        )
+        for mu_s in (0.5, 5, 50)
     ]
-    write_tried(tmp_path / "small" / "tuning" / "methods" / "gescl.json", tried)
+    write_tried(tmp_path / "small" / "tuning" / "cifar10-100" / "gescl.json", tried)
     page = results_page(tmp_path)
     assert "Half of the images." in page and "Abacus 3" in page and "2031-05-06" in page
-    assert "## Settings chosen for svhn, cifar10-100, imagenet-50\n\nTried on `cifar-100` with stream.tasks=5" in page
-    assert "| `gescl` | mu_s = 5 | 0.900 | chosen |" in page and "| `gescl` | mu_s = 50 | 0.900 |  |" in page
+    assert "## Settings chosen for cifar10-100, cifar10-100-ablation\n\nTried on `cifar-100` with stream.t" in page
+    assert "| `gescl` | mu_s = 5 | 0.900 ± 0.020 | 0.1000 | chosen |" in page
+    assert "| `gescl` | mu_s = 50 | 0.900 ± 0.020 | 0.1000 | tied |" in page
+    assert "| `gescl` | mu_s = 0.5 | 0.900 ± 0.020 | 0.1000 |  |" in page
+    assert "with seed 7" in page
     assert "`gescl reproduce svhn --budget small --seeds 1`" in page
 
 

@@ -48,4 +48,6 @@ def test_results_of_earlier_versions_are_read_whole() -> None:
     for path in RESULTS:
         content = json.loads(path.read_text(encoding="utf-8"))
         read = read_result(path).model_dump(mode="json")
+        if read["validation"] and not read["validation"]["images"]:
+            del read["validation"]["images"]
         assert {key: read[key] for key in content} == content, path

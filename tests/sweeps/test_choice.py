@@ -32,9 +32,12 @@ def outcome(
     test_forgetting: float = 0.0,
     method: str = "gescl",
     free: int = 7,
+    images: int = 0,
 ) -> Outcome:
     """A run of two tasks that came to this; validation was not measured where `accuracy` is None."""
-    validation = Validation(accuracy=[[accuracy + forgetting], [accuracy, accuracy]]) if accuracy is not None else None
+    validation = None
+    if accuracy is not None:
+        validation = Validation(accuracy=[[accuracy + forgetting], [accuracy, accuracy]], images=[images] * 2)
     result = Result(
         recipe="digits",
         method=method,
@@ -67,6 +70,28 @@ def test_the_highest_mean_validation_accuracy_over_seeds_is_chosen() -> None:
 def test_a_tie_goes_to_lower_forgetting_and_forgetting_decides_nothing_else() -> None:
     assert best(choose([outcome(1, forgetting=0.2), outcome(2, forgetting=0.1), outcome(3, forgetting=0.3)])) == [2]
     assert best(choose([outcome(1, 0, 0.6, forgetting=0.3), outcome(2, 0, 0.5, forgetting=0.0)])) == [1]
+
+
+def test_settings_within_one_standard_error_of_the_best_are_tied() -> None:
+    # Two tasks of 128 images at an accuracy of 0.5: a variance of 0.25 / 128 each, so a standard error of 1/32.
+    tried = [
+        outcome(1, 0, 0.5, forgetting=0.2, images=128),
+        outcome(2, 0, 0.5 - 1 / 33, forgetting=0.1, images=128),
+        outcome(3, 0, 0.5 - 1 / 31, forgetting=0.0, images=128),
+    ]
+    found = choose(tried)
+    assert found[0].standard_error == pytest.approx(1 / 32)
+    assert [setting.tied for setting in found] == [True, True, False]
+    assert best(found) == [2], "of those tied the one that forgets least"
+
+
+def test_the_standard_error_is_the_larger_of_what_images_and_seeds_tell() -> None:
+    (few,) = choose([outcome(1, seed, accuracy, images=10**6) for seed, accuracy in enumerate((0.4, 0.6))])
+    assert few.standard_error == pytest.approx(0.1), "0.2 / √2, the deviation of the two, / √2"
+    (alike,) = choose([outcome(1, seed, 0.5, images=128) for seed in range(4)])
+    assert alike.standard_error == pytest.approx(1 / 64)
+    (unknown,) = choose([outcome(1, 0, 0.5)])
+    assert unknown.standard_error is None and unknown.tied and unknown.best
 
 
 def test_a_tie_in_everything_does_not_depend_on_the_order_of_the_runs() -> None:

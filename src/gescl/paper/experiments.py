@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,28 +16,42 @@ from ..runs.recipe import read_toml, shipped_recipes
 BUDGETS: dict[str, dict[str, Any]] = {"small": {}, "paper": {"training": "reference"}}
 METHODS = ("gescl", "gescl-distill", "ags-cl", "hat", "ewc", "si", "mas", "lwf", "finetune", "frozen", "joint")
 #: Settings that are not up for choice, by method.
-FIXED: dict[str, dict[str, Any]] = {"joint": {"method.once": True}}
-#: Methods for which one run is enough: a bound, not a rival.
-ONE_SEED = ("joint",)
+FIXED: dict[str, dict[str, Any]] = {
+    # Trained until validation has stopped improving for five rates, whatever the budget: a bound must have converged.
+    "joint": {
+        "method.once": True,
+        "training.epochs": 100,
+        "training.schedule": "plateau",
+        "training.patience": 3,
+        "training.lr_factor": 3.0,
+        "training.min_lr": 1e-5,
+    }
+}
+#: Settings are chosen with other seeds than those reported.
+TUNING_SEEDS = (100,)
 
 
 @dataclass(frozen=True)
 class PaperExperiment:
-    """One experiment: tune on one recipe, run another with what was chosen. Its runs bear its name.
+    """One experiment: choose settings on the first tasks of a stream, run the whole with them. Its runs bear its name.
 
-    Runs to choose settings bear the grid's name: plans with the same grid tune on the same recipe, once.
+    Experiments with the same `stream` share what was chosen.
     """
 
     name: str
     recipe: str
     grid: Path
-    tuning: str = "cifar-100"
-    tuning_settings: Mapping[str, Any] = field(default_factory=lambda: {"stream.tasks": 5})
+    #: The recipe that settings are chosen on, and what it is called among the runs that choose.
+    tuning: str
+    tuning_settings: Mapping[str, Any]
+    stream: str
     methods: tuple[str, ...] = METHODS
-    #: Changes to GESCL as tuned, by name: the rows of an ablation.
+    #: Changes to GESCL as chosen, by name: the rows of an ablation.
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: Settings of a method that replace those chosen.
+    fixed: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: FIXED)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    tuning_seeds: tuple[int, ...] = (0,)
+    tuning_seeds: tuple[int, ...] = TUNING_SEEDS
 
 
 @dataclass(frozen=True)
@@ -75,10 +90,32 @@ PUBLISHED: dict[str, dict[str, Published]] = {
 def plans() -> dict[str, tuple[PaperExperiment, ...]]:
     """The plans by the name on the command line."""
     grid = shipped_recipes()["digits"].parent / "grids" / "methods.toml"
-    svhn, cifar, imagenet = (PaperExperiment(name, name, grid) for name in ("svhn", "cifar10-100", "imagenet-50"))
-    ablation = tuple(_ablation_of(plan) for plan in (cifar, imagenet))
-    named = {plan.name: (plan,) for plan in (svhn, cifar, imagenet)}
-    return {**named, "ablation": ablation, "all": (svhn, cifar, imagenet, *ablation)}
+
+    def on_first(stream: str, tasks: int, recipe: str | None = None) -> PaperExperiment:
+        return PaperExperiment(stream, stream, grid, recipe or stream, {"stream.tasks": tasks}, stream)
+
+    scripts, domains, svhn = on_first("scripts", 5), on_first("domains", 4), on_first("svhn", 3)
+    cifar, imagenet = on_first("cifar10-100", 5, "cifar-100"), on_first("imagenet-50", 8)
+    room = replace(
+        domains,
+        name="room",
+        recipe="room",
+        methods=("gescl", "hat", "frozen"),
+        variants=_variants("room"),
+        fixed={"gescl": {"mu_s": math.inf}},
+    )
+    streams = (scripts, domains, svhn, cifar, imagenet)
+    ablation = tuple(
+        replace(plan, name=f"{plan.name}-ablation", methods=("gescl",), variants=_variants("ablation"))
+        for plan in (cifar, imagenet)
+    )
+    named = {plan.name: (plan,) for plan in (*streams, room)}
+    return {**named, "ablation": ablation, "all": (*streams, room, *ablation)}
+
+
+def _variants(recipe: str) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = read_toml(shipped_recipes()[recipe])["variants"]
+    return found
 
 
 def chosen_experiments(name: str, methods: Sequence[str] | None = None) -> list[PaperExperiment]:
@@ -95,9 +132,3 @@ def chosen_experiments(name: str, methods: Sequence[str] | None = None) -> list[
     if not all(plan.methods for plan in chosen):
         raise UsageError(f"{name} has none of the methods {', '.join(methods or ())}; it has {', '.join(METHODS)}")
     return chosen
-
-
-def _ablation_of(plan: PaperExperiment) -> PaperExperiment:
-    variants = read_toml(shipped_recipes()["ablation"])["variants"]
-    grid = plan.grid.with_name("ablation.toml")
-    return PaperExperiment(f"{plan.name}-ablation", plan.recipe, grid, methods=("gescl",), variants=variants)

@@ -18,7 +18,7 @@ from ..sweeps.cells import Cell, Executor
 from ..sweeps.choice import TriedSetting, choose, write_tried
 from ..sweeps.grid import read_grid
 from ..sweeps.sweep import full_names, lines, run_cells, sweep_cells
-from .experiments import FIXED, ONE_SEED, PaperExperiment
+from .experiments import PaperExperiment
 
 Tell = Callable[[str], None]
 
@@ -53,10 +53,10 @@ def reproduce(
 def tune(
     plan: PaperExperiment, out: Path, executor: Executor, settings: Mapping[str, Any], tell: Tell
 ) -> dict[str, Mapping[str, Any]]:
-    """The setting of every method with the best validation accuracy. A method without a choice is not run here."""
+    """The setting of every method that validation chose. A method without a choice is not run here."""
     grids = read_grid(plan.grid, plan.methods)
     tried = {method: grid for method, grid in grids.items() if len(grid) > 1}
-    name = plan.grid.stem
+    name = plan.stream
     general = {key: value for key, value in settings.items() if not key.startswith("stream.")}  # of the stream to run
     given = {"name": name, **general, **plan.tuning_settings}
     cells = sweep_cells(plan.tuning, tried, plan.tuning_seeds, given)
@@ -83,19 +83,18 @@ def final_cells(
     """
     recipes = {}
     for method in plan.methods:
-        values = {**FIXED.get(method, {}), **chosen[method]}
+        values = {**chosen[method], **plan.fixed.get(method, {})}
         recipes[method] = load_recipe(plan.recipe, method=method, settings={**settings, **full_names(values)})
     for name, changes in plan.variants.items():
-        given = {**settings, **full_names(chosen["gescl"]), **full_names(changes)}
+        given = {
+            **settings,
+            **full_names({**chosen["gescl"], **plan.fixed.get("gescl", {})}),
+            **full_names(changes),
+        }
         recipe = load_recipe(plan.recipe, method="gescl", settings=given)
         if recipe != recipes["gescl"]:
             recipes[f"gescl+{name}"] = recipe.model_copy(update={"variant": name})
-    return [
-        Cell(recipe, chosen[recipe.method.name], seed)
-        for seed in seeds
-        for recipe in recipes.values()
-        if seed == seeds[0] or recipe.method.name not in ONE_SEED
-    ]
+    return [Cell(recipe, chosen[recipe.method.name], seed) for seed in seeds for recipe in recipes.values()]
 
 
 def _first_error(tried: Sequence[TriedSetting]) -> str:

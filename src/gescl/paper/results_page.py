@@ -24,7 +24,7 @@ from ..report.statistics import summary
 from ..report.table_files import markdown_lines
 from ..report.tables import COLUMNS, number
 from ..store import write_bytes
-from ..sweeps.choice import read_tried
+from ..sweeps.choice import TriedSetting, read_tried
 from .claims import claims_table
 from .experiments import BUDGETS, METHODS, PUBLISHED, plans
 
@@ -195,20 +195,36 @@ def _missing(group: Group) -> list[str]:
 def _tuned(folder: Path) -> Iterator[str]:
     """One section per grid: what was tried for each method, and what was chosen."""
     for place in sorted({file.parent for file in folder.glob("**/tuning/*/*.json")}):
-        rows = []
+        rows, seeds = [], set[int]()
         for method in METHODS:
             file = place / f"{method}.json"
             for setting in sorted(read_tried(file), key=lambda setting: _values(setting.settings)):
                 words = ", ".join(f"{key} = {value}" for key, value in setting.settings.items())
-                accuracy = setting.validation_accuracy
-                found = f"{accuracy:.3f}" if accuracy is not None else "failed"
-                rows.append([f"`{method}`", words, found, "chosen" if setting.best else ""])
-        users = [plan for plan in plans()["all"] if plan.grid.stem == place.name]
+                seeds |= {*setting.seeds}
+                rows.append([f"`{method}`", words, *_validation(setting), _verdict(setting)])
+        users = [plan for plan in plans()["all"] if plan.stream == place.name]
         lines = [f"## Settings chosen for {', '.join(plan.name for plan in users) or place.name}", ""]
-        lines += [f"Tried on `{plan.tuning}` with {_listed(plan.tuning_settings)}." for plan in users[:1]]
-        lines += ["Chosen on validation images alone.", ""]
-        lines += markdown_lines(["method", "setting", "validation accuracy", ""], rows, numbers=False)
+        lines += [f"Tried on `{plan.tuning}` with {_listed(plan.tuning_settings)}," for plan in users[:1]]
+        lines += [
+            f"with seed {', '.join(map(str, sorted(seeds)))}. Chosen on validation images alone: of the settings "
+            "within one standard error (±) of the best accuracy the one that forgets least.",
+            "",
+        ]
+        head = ["method", "setting", "validation accuracy", "validation forgetting", ""]
+        lines += markdown_lines(head, rows, numbers=False)
         yield "\n".join([*lines, ""])
+
+
+def _validation(setting: TriedSetting) -> tuple[str, str]:
+    if setting.validation_accuracy is None:
+        return "failed", ""
+    spread = f" ± {setting.standard_error:.3f}" if setting.standard_error is not None else ""
+    forgetting = f"{setting.validation_forgetting:.4f}" if setting.validation_forgetting is not None else "–"
+    return f"{setting.validation_accuracy:.3f}{spread}", forgetting
+
+
+def _verdict(setting: TriedSetting) -> str:
+    return "chosen" if setting.best else "tied" if setting.tied else ""
 
 
 def _listed(settings: Mapping[str, Any]) -> str:

@@ -219,7 +219,9 @@ def _result(recipe: Recipe, seed: int, learner: Learner) -> Result:
         tasks=learner.tasks,
         accuracy=learner.accuracy,
         accuracy_before_end=[list(record.accuracy_before_end) for record in records],
-        validation=Validation(accuracy=[list(record.val_accuracy) for record in records]),
+        validation=Validation(
+            accuracy=[list(record.val_accuracy) for record in records], images=[record.val_images for record in records]
+        ),
         free_filters=[record.free_filters for record in records],
         important_filters=[record.important_filters for record in records],
         parameters=sum(p.numel() for p in net.parameters()),

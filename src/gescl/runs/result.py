@@ -27,8 +27,17 @@ class Validation(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
 
     accuracy: Rows
+    #: Per task; none in results of the first version.
+    images: list[NonNegativeInt] = []
     average_accuracy: float | None = None
     forgetting: float | None = None
+
+    def variance(self) -> float | None:
+        """Of the average accuracy, as that of so many images; None where their number is not known."""
+        known = [(share, count) for share, count in zip(self.accuracy[-1], self.images, strict=False) if count]
+        if len(known) < len(self.accuracy[-1]) or any(share is None for share, _ in known):
+            return None
+        return sum(share * (1 - share) / count for share, count in known if share is not None) / len(known) ** 2
 
     @model_validator(mode="before")
     @classmethod

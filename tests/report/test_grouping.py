@@ -50,6 +50,21 @@ def test_runs_of_one_recipe_with_other_settings_are_not_averaged_together(
     assert len({group.slug for group in found}) == 2
 
 
+def test_a_bound_is_compared_with_the_others_however_long_it_was_trained(tmp_path: Path) -> None:
+    write_run(tmp_path, "gescl", 0)
+    write_run(tmp_path, "joint", 0, tables={"training": {"epochs": 100}})
+    (found,) = groups(tmp_path)
+    assert seeds(found) == {"gescl": [0], "joint": [0]}
+    assert any("joint was trained longer" in remark for remark in found.remarks)
+
+
+def test_a_bound_that_could_belong_to_two_groups_stays_alone(tmp_path: Path) -> None:
+    for epochs in (1, 2):
+        write_run(tmp_path / str(epochs), "gescl", 0, tables={"training": {"epochs": epochs}})
+    write_run(tmp_path, "joint", 0, tables={"training": {"epochs": 100}})
+    assert len(groups(tmp_path)) == 3
+
+
 def test_runs_with_another_number_of_tasks_are_not_averaged_together(tmp_path: Path) -> None:
     write_run(tmp_path, "gescl", 0)
     write_run(tmp_path, "gescl", 1, accuracy=fading("gescl", 1, tasks=4))

@@ -6,10 +6,11 @@ import statistics
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gescl.report.statistics import as_array, mean_over_runs, paired_difference, summary
+from gescl.report.statistics import as_array, mean_over_runs, mean_with_interval, paired_difference, summary
 
 shares = st.lists(st.floats(0, 1), min_size=2, max_size=8)
 
@@ -37,8 +38,8 @@ def test_only_seeds_that_both_have_are_paired() -> None:
     found = paired_difference({0: 0.9, 1: 0.8, 2: None, 5: 0.1}, {0: 0.7, 1: 0.7, 2: 0.7, 3: 0.0})
     assert found is not None and found.count == 2
     assert found.mean == pytest.approx(0.15)
-    # Two differences resampled: both ends come up a quarter of the time, so the interval is from one to the other.
-    assert found.interval == pytest.approx((0.1, 0.2))
+    # Two differences, 0.2 and 0.1: their mean has an error of 0.05, and Student's quantile for two values is 12.706.
+    assert found.interval == pytest.approx((0.15 - 12.706 * 0.05, 0.15 + 12.706 * 0.05), rel=1e-4)
 
 
 def test_one_shared_seed_gives_a_difference_without_an_interval() -> None:
@@ -47,21 +48,20 @@ def test_one_shared_seed_gives_a_difference_without_an_interval() -> None:
     assert paired_difference({1: 0.9}, {2: 0.7}) is None
 
 
-def test_the_interval_is_that_of_an_independent_bootstrap() -> None:
+def test_the_interval_is_that_of_scipys_paired_test() -> None:
     draw = np.random.default_rng(1)
     ours, theirs = draw.normal(0.8, 0.02, 10), draw.normal(0.7, 0.03, 10)
     found = paired_difference(dict(enumerate(ours.tolist())), dict(enumerate(theirs.tolist())))
-    resampled = (ours - theirs)[draw.integers(10, size=(50_000, 10))].mean(axis=1)
-    assert found is not None and found.interval == pytest.approx(np.quantile(resampled, [0.025, 0.975]), abs=1e-3)
+    expected = scipy.stats.ttest_rel(ours, theirs).confidence_interval(0.95)
+    assert found is not None and found.interval == pytest.approx((expected.low, expected.high))
 
 
-@given(shares)
-def test_the_same_runs_give_the_same_interval_around_their_mean(values: list[float]) -> None:
-    ours, zero = dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.0)
-    one, again = paired_difference(ours, zero), paired_difference(ours, zero)
-    assert one == again and one is not None and one.interval is not None
-    low, high = one.interval
-    assert min(values) - 1e-9 <= low <= one.mean + 1e-9 and one.mean - 1e-9 <= high <= max(values) + 1e-9
+@pytest.mark.parametrize(
+    ("differences", "sign"),
+    [([0.1, 0.11, 0.12], 1), ([-0.1, -0.11, -0.12], -1), ([0.1, 0.2, 0.0], 0), ([0.5], 0), ([0.1, 0.1], 1)],
+)
+def test_a_difference_has_a_sign_only_where_the_interval_excludes_zero(differences: list[float], sign: int) -> None:
+    assert mean_with_interval(differences).sign == sign
 
 
 def test_a_mean_matrix_skips_what_was_not_measured() -> None:

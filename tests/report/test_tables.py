@@ -96,7 +96,7 @@ def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
     table = differences_table(group_of(tmp_path))
     assert table is not None
     assert column(table, "pairs") == {"ewc": "2"}
-    assert column(table, "average accuracy") == {"ewc": "−0.150 [−0.200, −0.100]"}
+    assert column(table, "average accuracy") == {"ewc": "−0.150 [−0.785, +0.485]"}
     assert column(table, "forgetting") == {"ewc": "0.000 [0.000, 0.000]"}
 
 

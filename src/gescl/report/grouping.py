@@ -6,11 +6,15 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ..validation import flat
 from .runs import Group, Run, unique
 from .statistics import summary
 from .style import method_order
+
+#: Methods that see the images of all tasks: they are compared with whatever the others' training was.
+BOUNDS = ("joint",)
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
@@ -18,6 +22,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     by_setting: dict[str, list[Run]] = {}
     for run in sorted(runs, key=lambda run: (run.result.recipe, run.setting)):
         by_setting.setdefault(run.setting, []).append(run)
+    _place_bounds(by_setting)
     names = [members[0].result.recipe for members in by_setting.values()]
     slugs = _slugs(names)
     groups = []
@@ -27,6 +32,21 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
         methods = _by_method(members)
         groups.append(Group(name, detail, slug, methods, list(_remarks(methods))))
     return groups
+
+
+def _place_bounds(by_setting: dict[str, list[Run]]) -> None:
+    """Put the runs of a bound with the runs they bound: it may train longer than they do, and is no rival."""
+    for setting in list(by_setting):
+        runs = by_setting[setting]
+        if any(run.result.method not in BOUNDS for run in runs):
+            continue
+        bounded = [other for other in by_setting if other != setting and _untrained(other) == _untrained(setting)]
+        if len(bounded) == 1:
+            by_setting[bounded[0]] += by_setting.pop(setting)
+
+
+def _untrained(setting: str) -> dict[str, Any]:
+    return {key: value for key, value in json.loads(setting).items() if key != "training"}
 
 
 def foremost(group: Group, most: int) -> Group:
@@ -101,6 +121,8 @@ def _remarks(methods: dict[str, list[Run]]) -> Iterable[str]:
             "The settings of these runs are not known (recipe.toml is missing or cannot be read): "
             "they were put together by the recipe's name alone."
         )
+    if len({json.dumps((run.recipe or {}).get("training"), sort_keys=True) for run in runs}) > 1:
+        yield "joint was trained longer than the others, until validation no longer improved."
     yield from _differences_of_machine(runs)
 
 

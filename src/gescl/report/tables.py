@@ -123,7 +123,7 @@ def methods_table(group: Group) -> Table:
 
 
 def differences_table(group: Group) -> Table | None:
-    """Each method minus GESCL, paired by seed, with a bootstrap interval; None without GESCL or without a rival."""
+    """Each method minus GESCL, paired by seed, with a 95 % interval; None without GESCL or without a rival."""
     reference = reference_of(group)
     if reference is None or len(group.methods) < 2:
         return None
@@ -141,7 +141,7 @@ def differences_table(group: Group) -> Table | None:
     return Table(
         "differences",
         "Differences to GESCL",
-        f"Method minus {reference} with the same seed: the mean, and a 95 % bootstrap interval in brackets. "
+        f"Method minus {reference} with the same seed: the mean, and Student's 95 % interval in brackets. "
         "With few seeds the interval is rough, and rather too narrow.",
         headings,
         rows,

@@ -6,9 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import Phase, settings
 from torch import nn
 
 from gescl import Learner, Task, load_stream
+
+# `make mutants`: that a test fails is enough, no simpler example is looked for.
+settings.register_profile("mutants", phases=[Phase.generate], database=None)
 
 
 @pytest.fixture(autouse=True, scope="module")

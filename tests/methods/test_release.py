@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,8 +17,8 @@ from gescl.methods.release import Reader, judged, observing, order_of_release, r
 from gescl.networks.multihead import MultiHeadNet
 from gescl.records import Epoch
 
-from ..conftest import stripes
-from .learners import logits, on_epoch, strategy_of
+from ..conftest import conv, stripes
+from .learners import Unredrawn, context_of, learned, logits, on_epoch, strategy_of
 
 SHAPE = (1, 4, 4)
 LONG = Training(epochs=10, lr=2e-3, batch_size=16)
@@ -90,6 +92,69 @@ def test_handing_over_is_the_least_squares_replacement() -> None:
     np.testing.assert_allclose(reader.outgoing().numpy()[:, stay], expected, rtol=1e-4, atol=1e-6)
 
 
+class Fork(nn.Module):
+    """Two layers of different width read the same filters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.wide, self.narrow = nn.Conv2d(1, 6, 3, padding=1), nn.Conv2d(6, 5, 3), nn.Conv2d(6, 3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.stem(x))
+        return torch.cat([torch.relu(self.wide(x)), torch.relu(self.narrow(x))], dim=1).flatten(1)
+
+
+def cheapest_first(
+    readers: list[Reader], candidates: list[int], dead: set[int], floors: list[tuple[range, int]]
+) -> list[int]:
+    """The order of release, every cost from scratch: what least squares on the channels that stay cannot replace."""
+    gone: list[int] = []
+    while True:
+        allowed = [
+            filter_
+            for filter_ in candidates
+            for layer, floor in floors
+            if filter_ in layer and filter_ not in gone and len(set(layer) - dead - set(gone)) > floor
+        ]
+        if not allowed:
+            return gone
+        cost = dict.fromkeys(allowed, 0.0)
+        for reader in readers:
+            moments, weights = reader.moments.numpy() / reader.samples, reader.outgoing().numpy()
+            energy = np.einsum("oi,ij,oj", weights, moments, weights)
+            live = [c for c, f in enumerate(reader.filters.tolist()) if f not in dead and moments[c, c] > 0]
+            ridged = moments + 1e-3 * moments.diagonal()[live].mean() * np.eye(len(moments))
+            left = [c for c in live if reader.filters[c] in gone]
+            stay = [c for c in live if c not in left]
+            shares = np.linalg.lstsq(ridged[np.ix_(stay, stay)], ridged[np.ix_(stay, left)], rcond=None)[0]
+            now = dict(zip(stay, (weights[:, stay] + weights[:, left] @ shares.T).T, strict=True))
+            for channel in stay:
+                filter_, others = int(reader.filters[channel]), [c for c in stay if c != channel]
+                if filter_ in cost:
+                    across = ridged[others, channel]
+                    known = np.linalg.lstsq(ridged[np.ix_(others, others)], across, rcond=None)[0] @ across
+                    cost[filter_] += now[channel] @ now[channel] * (ridged[channel, channel] - known) / energy
+        gone.append(min(cost, key=lambda filter_: cost[filter_]))
+
+
+def test_the_order_of_release_equals_that_of_costs_computed_from_scratch() -> None:
+    net = made(Fork())
+    with torch.no_grad():
+        net.graph.erase(torch.arange(14) == 2)
+        stem = net.trunk.get_submodule("0.stem")
+        assert isinstance(stem, nn.Conv2d) and stem.bias is not None
+        stem.weight[3], stem.bias[3] = -0.1, -1.0  # alive, but never active
+    readers = observed(net)
+    alive, candidates = torch.arange(14) != 2, torch.arange(14) != 9
+    order = order_of_release(
+        readers, candidates & alive, alive, [(slice(0, 6), 1), (slice(6, 11), 2), (slice(11, 14), 1)]
+    )
+    floors = [(range(6), 1), (range(6, 11), 2), (range(11, 14), 1)]
+    expected = cheapest_first(readers, [f for f in range(14) if f not in (2, 9)], {2}, floors)
+    assert order.tolist() == expected and len(expected) == 4 + 3 + 2
+    assert expected[0] == 3, "nobody reads anything from it"
+
+
 def test_filters_read_by_a_grouped_layer_are_not_judged() -> None:
     depthwise = nn.Conv2d(6, 6, 3, groups=6)
     net = made(
@@ -110,6 +175,58 @@ def test_as_many_go_as_validation_allows_and_it_is_recorded(caplog: pytest.LogCa
     assert released[0.0] == 0 < released[1.0] <= released[1e9]
     assert released[1e9] >= sum((16, 32, 64)) - 3 * MIN_ALIVE - 20, "without a limit only the floor stays"
     assert "free filters let go; validation loss" in caplog.text
+
+
+def test_the_most_filters_go_for_which_the_validation_loss_stays_within_the_standard_error() -> None:
+    task = stripes("a", 3)
+    trunk = nn.Sequential(nn.Conv2d(3, 9, 3, 2), nn.ReLU(), nn.Conv2d(9, 12, 3, 2), nn.ReLU(), nn.Flatten())
+    learner = learned(Unredrawn(mu_p=1e-9, release=0), [task], trunk)
+    net, strategy, context = learner.net, strategy_of(learner, GesclStrategy), context_of(task)
+    context.validation = context.source
+    context.optimizer = torch.optim.Adam(net.parameters())
+    net(task.train.images, 0).sum().backward()
+    context.optimizer.step()
+    strategy.method = Gescl(mu_p=1e-9, release=0.5)
+    strategy.important = torch.arange(net.graph.size) % 5 == 0
+    strategy.begin_task(context)
+    before = copy.deepcopy(net)
+    strategy._let_go(context)
+
+    def losses(of: MultiHeadNet) -> npt.NDArray[np.float64]:
+        with torch.no_grad():
+            found = of.eval()(task.train.images, 0).double().numpy()
+        return np.asarray(np.log(np.exp(found).sum(axis=1)) - found[np.arange(len(found)), task.train.labels.numpy()])
+
+    readers, alive = readers_of(before, 0), torch.ones(net.graph.size, dtype=torch.bool)
+    with torch.no_grad(), observing(readers):
+        before(task.train.images, 0)
+    floors = [(layer.slice, MIN_ALIVE) for layer in net.graph.layers]
+    order = order_of_release(readers, ~strategy.important, alive, floors)
+
+    def without(count: int) -> MultiHeadNet:
+        with torch.no_grad():
+            gone = torch.zeros_like(alive)
+            gone[order[:count]] = True
+            kept = [p.detach().clone() for p in before.parameters()]
+            for reader in readers:
+                reader.hand_over(gone[reader.filters])
+            before.graph.erase(gone)
+            result = copy.deepcopy(before)
+            for parameter, old in zip(before.parameters(), kept, strict=True):
+                parameter.copy_(old)
+        return result
+
+    count = int(strategy.released.sum())
+    assert 0 < count < len(order) and set(strategy.released.nonzero().flatten().tolist()) == set(order[:count].tolist())
+    start = losses(before)
+    limit = start.mean() + 0.5 * start.std(ddof=1) / np.sqrt(len(start))
+    assert losses(without(count)).mean() <= limit < losses(without(count + 1)).mean()
+    for parameter, expected in zip(net.parameters(), without(count).parameters(), strict=True):
+        torch.testing.assert_close(parameter, expected, rtol=1e-3, atol=1e-4)
+    weight = conv(learner, "0").weight
+    moments = context.optimizer.state[weight]["exp_avg"].flatten(1).any(dim=1)
+    assert torch.equal(moments, ~strategy.released[:9]), "an erased filter has no momentum"
+    assert not strategy._release_due, "once per task"
 
 
 def test_the_best_weights_come_from_after_the_release() -> None:

@@ -115,6 +115,84 @@ def test_a_convolution_that_is_not_a_plain_one_equals_a_plain_loop_too(layer: Ca
         assert value.any() and torch.allclose(sums[key], value), key
 
 
+class Scaled(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, 2 * self.weight, self.bias)
+
+
+class Aside(nn.Module):
+    """A layer that is run, but of whose output nothing becomes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.aside = nn.Linear(5, 4), nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.aside(x)
+        output: Tensor = self.used(x)
+        return output
+
+
+class Outer(nn.Module):
+    """A layer with weights of its own around another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.inner = nn.Parameter(torch.rand(4)), nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.scale * self.inner(x)
+        return output
+
+
+def gated() -> nn.Module:
+    convolution = nn.Conv2d(3, 4, 3, bias=False)
+    convolution.register_forward_hook(lambda module, inputs, output: output * torch.tensor([3.0]))
+    return convolution
+
+
+def half_fixed() -> nn.Module:
+    convolution = nn.Conv2d(3, 4, 3)
+    convolution.weight.requires_grad_(False)
+    return convolution
+
+
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        pytest.param(lambda: nn.Linear(5, 4), (6, 5), id="a linear layer at every position"),
+        pytest.param(lambda: Scaled(5, 4), (5,), id="a linear class of one's own"),
+        pytest.param(lambda: nn.BatchNorm1d(5).eval(), (5,), id="batch-norm without positions"),
+        pytest.param(
+            lambda: nn.Conv3d(2, 3, 2, stride=(1, 2, 1), padding=(0, 1, 0), bias=False), (2, 3, 4, 5), id="3d"
+        ),
+        pytest.param(lambda: nn.Conv2d(4, 6, (1, 3), stride=(2, 1), groups=2, bias=False), (4, 5, 6), id="groups"),
+        pytest.param(gated, (3, 6, 5), id="a gate on the output"),
+        pytest.param(half_fixed, (3, 6, 5), id="fixed weights"),
+        pytest.param(Aside, (5,), id="an output that is dropped"),
+        pytest.param(Outer, (5,), id="weights around a layer"),
+    ],
+)
+def test_single_layers_equal_a_plain_loop_also_where_no_gradient_is_asked_for(
+    layer: Callable[[], nn.Module], shape: tuple[int, ...], power: Power
+) -> None:
+    torch.manual_seed(0)
+    one, images = layer().double(), torch.randn(SAMPLES, *shape).double()
+    with torch.no_grad():
+        sums = per_sample_sums(one, lambda: one(images).square().flatten(1).sum(1), power)
+    expected = looped_sums(one, lambda n: one(images[n : n + 1]).square().sum(), SAMPLES, power)
+    assert sums.keys() == expected.keys() and any(value.any() for value in expected.values())
+    for key, value in expected.items():
+        assert torch.allclose(sums[key], value, rtol=1e-10) and not sums[key].requires_grad, key
+
+
+def test_batch_norm_without_running_statistics_is_refused_even_in_eval_mode() -> None:
+    norm, images = nn.BatchNorm2d(3, track_running_stats=False).eval(), torch.randn(SAMPLES, 3, 4, 4)
+    with pytest.raises(UsageError, match=r"^layer '' .BatchNorm2d.: .* running ones"):
+        per_sample_sums(norm, lambda: norm(images).sum((1, 2, 3)), 2)
+
+
 def test_a_parametrised_layer_is_refused_by_name() -> None:
     layer = nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 4, 3))
     with pytest.raises(UsageError, match=r"layer 'parametrizations.weight' .*makes weights"):

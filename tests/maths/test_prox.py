@@ -288,16 +288,22 @@ def test_no_step_reads_a_value_back_from_the_device(coefficient: float | Tensor)
 
 def test_impossible_arguments_are_refused() -> None:
     v = torch.ones(4, 2)
-    with pytest.raises(ValueError, match="group must be finite and ≥ 0, got -1"):
+    with pytest.raises(ValueError, match=r"^group must be finite and ≥ 0, got -1"):
         plasticity_prox(v, -1, 0.0)
-    with pytest.raises(ValueError, match="exclusive must be finite and ≥ 0, got inf"):
+    with pytest.raises(ValueError, match=r"^exclusive must be finite and ≥ 0, got inf"):
         plasticity_prox(v, 0.0, math.inf)
-    with pytest.raises(ValueError, match="exclusive must be finite and ≥ 0, got nan"):
+    with pytest.raises(ValueError, match=r"^exclusive must be finite and ≥ 0, got nan"):
         plasticity_prox(v, 0.0, math.nan)
-    with pytest.raises(ValueError, match=r"group must be a number or one per filter \(4\), got 3"):
+    with pytest.raises(ValueError, match=r"^group must be a number or one per filter \(4\), got 3"):
         plasticity_prox(v, torch.ones(3), 0.0)
-    with pytest.raises(ValueError, match="strength must be ≥ 0, got -2"):
+    with pytest.raises(ValueError, match=r"^strength must be ≥ 0, got -2"):
         stability_prox(v, v, -2)
+    with pytest.raises(ValueError, match=r"^strength must be ≥ 0, got -3"):
+        linearised_stability(v, v, -3)
+    with pytest.raises(ValueError, match=r"^group must be finite and ≥ 0, got -4"):
+        linearised_plasticity(v, -4, 0.0)
+    with pytest.raises(ValueError, match=r"^exclusive must be finite and ≥ 0, got inf"):
+        linearised_plasticity(v, 0.0, math.inf)
     with pytest.raises(TypeError, match=r"float32 or float64 filters, got torch\.float16"):
         plasticity_prox(v.half(), 0.1, 0.1)
 
@@ -408,4 +414,5 @@ def test_an_overflow_shows_as_not_finite_in_its_own_row_alone() -> None:
     torch.testing.assert_close(x[1], torch.tensor([-0.5, 0.5, 0.0]))
     y = linearised_stability(torch.ones(2, 1), torch.zeros(2, 1), torch.tensor([math.inf, 0.25]))
     assert not torch.isfinite(y[0]).all()
+    assert not torch.isfinite(linearised_stability(torch.ones(1, 1), torch.zeros(1, 1), math.inf)).any()
     torch.testing.assert_close(y[1], torch.tensor([0.75]))

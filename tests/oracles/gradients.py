@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 def looped_sums(module: nn.Module, loss: Callable[[int], Tensor], samples: int, power: int) -> dict[str, Tensor]:
     """Σ over samples of |∂ loss(n) / ∂θ| to a power, in float64."""
-    named = dict(module.named_parameters())
+    named = {name: p for name, p in module.named_parameters() if p.requires_grad}
     sums = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in named.items()}
     for n in range(samples):
         gradients = torch.autograd.grad(loss(n), list(named.values()), allow_unused=True)

@@ -1,6 +1,7 @@
 # make demo    watch it work            make test    what CI runs
 # make setup   only install             make check   format, lint, types, layers
 # make bench   measure what docs/performance.md says; about a quarter of an hour
+# make mutants which mistakes in methods and mathematics the tests would miss; an hour or two, resumable
 # make test-ray, make test-browser   the parts of make test that need more: a Ray cluster, Chromium (skipped without)
 
 PYTHON ?= python3
@@ -12,7 +13,7 @@ CLUSTER := tests/sweeps/test_ray_cluster.py
 BROWSER := tests/browser
 CHROMIUM := $(shell for name in chromium chromium-browser google-chrome; do command -v $$name && break; done)
 
-.PHONY: setup demo bench test test-ray test-browser check format clean
+.PHONY: setup demo bench test test-ray test-browser mutants check format clean
 
 setup: $(STAMP)
 
@@ -60,9 +61,12 @@ test-browser: $(STAMP)-browser
 	@GESCL_CHROMIUM=$(CHROMIUM) $(BIN)/pytest $(BROWSER)
 endif
 
+mutants: $(STAMP)-mutants
+	@$(BIN)/python bench/mutants.py
+
 format: setup
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) .cache demo
+	rm -rf $(VENV) .cache demo mutants

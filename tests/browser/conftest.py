@@ -12,7 +12,7 @@ import pytest
 
 from gescl.report import write_report
 
-from ..report.made import write_run
+from ..report.made import fading, write_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -36,12 +36,13 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two streams, strange names and a run that is left out."""
+    """Two streams, one of many tasks with long names, strange names and a run that is left out."""
     folder = tmp_path_factory.mktemp("report")
     for method in ("gescl", "gescl+without-mu_s", "ewc", "frozen", "finetune", "joint", "<b>stranger</b>"):
         for seed in (0, 1):
             write_run(folder / "runs", method, seed)
-    write_run(folder / "runs", "gescl", 0, name="second")
+    names = [f"task number {k} of the stream" for k in range(1, 26)]
+    write_run(folder / "runs", "gescl", 0, name="second", accuracy=fading("gescl", 0, 25), tasks=names)
     (write_run(folder / "runs", "si", 0) / "result.json").write_text("{")
     return write_report(folder / "runs", folder / "out")
 
@@ -56,8 +57,8 @@ class Opened:
 
 @pytest.fixture
 def opened(browser: Browser, report: Path, request: pytest.FixtureRequest) -> Iterator[Opened]:
-    """The page at a width and in a colour scheme: (width, theme), 1600 pixels and light unless the test says."""
-    wanted: tuple[int, Theme] = getattr(request, "param", (1600, "light"))
+    """The page at a width and in a colour scheme: (width, theme), 1280 pixels and light unless the test says."""
+    wanted: tuple[int, Theme] = getattr(request, "param", (1280, "light"))
     width, theme = wanted
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
     found = Opened(context.new_page())

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 if CHROMIUM is None:
     pytest.skip("no Chromium (on Debian: apt-get install chromium; then make test-browser)", allow_module_level=True)
 
-SIZES = list(itertools.product((400, 1600), ("light", "dark")))
+SIZES = list(itertools.product((390, 1280), ("light", "dark")))
 TABLE = "#digits-methods"
-FIGURES = 20  # ten per stream
+FIGURES = 22  # eleven per stream
 
 
 def column(page: Page, place: int) -> list[float]:
@@ -56,18 +56,56 @@ def test_figures_are_visible_and_the_page_is_as_wide_as_the_window(opened: Opene
     page = opened.page
     width = page.viewport_size["width"] if page.viewport_size else 0
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    figures = page.locator("figure svg")
+    figures = page.locator("figure svg:visible")
     assert figures.count() == FIGURES
-    for box in figures.evaluate_all("all => all.map(one => one.getBoundingClientRect().toJSON())"):
-        assert box["width"] >= 250 and box["height"] >= 60
+    for gaps in figures.evaluate_all(
+        """all => all.map(one => {
+            const own = one.getBoundingClientRect(), card = one.parentElement.getBoundingClientRect();
+            return [own.left - card.left, card.right - own.right, card.bottom - own.bottom];
+        })"""
+    ):
+        assert max(gaps[:2]) <= 12, "a figure is as wide as its card, but for the margin"
+        assert min(gaps) >= 0
     # Axis labels can be read: in pixels on the screen, not in the figure's own units.
-    sizes: list[float] = page.locator("figure svg text").evaluate_all(
+    sizes: list[float] = page.locator("figure svg:visible text").evaluate_all(
         """all => all.map(one => {
             const {a, b} = one.getScreenCTM();  // turned text has its scale in b
             return parseFloat(getComputedStyle(one).fontSize) * Math.hypot(a, b);
         })"""
     )
     assert min(sizes) >= 6.5 and sorted(sizes)[len(sizes) // 2] >= 7.5
+
+
+@pytest.mark.parametrize("opened", [(390, "light"), (700, "light"), (1280, "light")], indirect=True)
+def test_nothing_is_cut_off(opened: Opened) -> None:
+    page = opened.page
+    for summary in page.locator("details.runs summary:visible, details.runs details summary").all():
+        summary.click()
+    cut: list[str] = page.evaluate(
+        """() => [...document.querySelectorAll("body *:not(svg *)")]
+            .filter(one => one.checkVisibility() && (one.scrollWidth > one.clientWidth + 1 && one.clientWidth > 0
+                || one.getBoundingClientRect().right > innerWidth + 1))
+            .map(one => one.outerHTML.slice(0, 100))"""
+    )
+    assert [element for element in cut if 'class="skip"' not in element] == []
+    # No text of a figure reaches beyond its edge.
+    beyond: list[str] = page.locator("figure svg:visible text").evaluate_all(
+        """all => all.filter(one => {
+            const own = one.getBoundingClientRect(), svg = one.ownerSVGElement.getBoundingClientRect();
+            return own.left < svg.left - 1 || own.right > svg.right + 1 || own.top < svg.top - 1
+                || own.bottom > svg.bottom + 1;
+        }).map(one => one.closest("figure").id + ": " + one.textContent)"""
+    )
+    assert beyond == []
+
+
+@pytest.mark.parametrize("opened", [(390, "light")], indirect=True)
+def test_on_a_telephone_every_number_stands_under_its_heading(opened: Opened) -> None:
+    page = opened.page
+    cell = page.locator(f"{TABLE} tbody tr").first.locator("td").nth(1)
+    assert cell.evaluate("cell => getComputedStyle(cell, '::before').content") == '"average accuracy"'
+    heading(page, "forgetting").locator("button").click()
+    assert column(page, 4) == sorted(column(page, 4))
 
 
 @pytest.mark.parametrize("opened", SIZES, indirect=True)
@@ -139,9 +177,9 @@ def test_sections_fold_by_mouse_and_keyboard(opened: Opened) -> None:
 def test_all_sections_fold_and_unfold_at_once(opened: Opened) -> None:
     page = opened.page
     page.get_by_role("button", name="Fold all", exact=True).click()
-    assert not any(page.locator("figure svg").nth(k).is_visible() for k in range(FIGURES))
+    assert page.locator("figure svg:visible").count() == 0
     page.get_by_role("button", name="Unfold all").click()
-    assert all(page.locator("figure svg").nth(k).is_visible() for k in range(FIGURES))
+    assert page.locator("figure svg:visible").count() == FIGURES
 
 
 def test_recipes_are_folded_until_asked_for(opened: Opened) -> None:

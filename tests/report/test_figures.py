@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import xml.etree.ElementTree as ElementTree
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.collections import PatchCollection
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from gescl.report.capacity import draw_capacity, layers_of
 from gescl.report.cost import draw_cost, short_number
-from gescl.report.curves import draw_first_task
+from gescl.report.curves import draw_average, draw_every_task, draw_first_task, draw_forgetting
 from gescl.report.drawing import Drawing, render, style
 from gescl.report.grouping import group_runs
 from gescl.report.importance import draw_importance, draw_kernels
 from gescl.report.matrices import draw_matrices
+from gescl.report.run_files import read_events
 from gescl.report.runs import Group, read_runs
 from gescl.report.samples import draw_samples
-from gescl.report.style import looks
+from gescl.report.style import COLOURS, NARROW, WIDE, looks
+from gescl.report.task_names import TaskNames
 from gescl.report.training_curves import draw_training
 from gescl.report.writer import DRAWERS, Drawer
 
@@ -27,9 +34,10 @@ from .conftest import Report
 from .made import LAYERS, fading, write_run
 
 NAMES = {
-    "first-task", "average-accuracy", "every-task", "accuracy-matrix", "capacity", "importance", "kernels", "cost",
-    "training", "samples",
+    "first-task", "average-accuracy", "forgetting", "every-task", "accuracy-matrix", "capacity", "importance",
+    "kernels", "cost", "training", "samples",
 }  # fmt: skip
+PICTURES = {"kernels", "samples"}  # without numbers
 
 
 def group_of(folder: Path) -> Group:
@@ -37,12 +45,12 @@ def group_of(folder: Path) -> Group:
     return group
 
 
-def drawn(folder: Path, *drawers: Drawer) -> tuple[Group, dict[str, Drawing]]:
+def drawn(folder: Path, *drawers: Drawer, width: float = WIDE) -> tuple[Group, dict[str, Drawing]]:
     """The figures that some drawers, or all, make of the runs in a folder."""
     group = group_of(folder)
     look = looks(group.methods)
     with style():
-        found = [drawing for draw in drawers or DRAWERS if (drawing := draw(group, look)) is not None]
+        found = [drawing for draw in drawers or DRAWERS if (drawing := draw(group, look, width)) is not None]
     return group, {drawing.name: drawing for drawing in found}
 
 
@@ -59,15 +67,121 @@ def test_a_method_that_nobody_knows_is_drawn_in_every_figure(tmp_path: Path) -> 
         assert "brand-new" in figures[name].alt
 
 
-def test_every_figure_is_written_in_three_formats(report: Report) -> None:
+def test_every_figure_is_written_in_three_formats_and_its_numbers_in_a_fourth(report: Report) -> None:
     files = {path.name: path.read_bytes() for path in (report.out / "figures" / "digits").iterdir()}
-    assert files.keys() == {f"{name}.{suffix}" for name in NAMES for suffix in ("png", "svg", "pdf")}
+    expected = {f"{name}.{suffix}" for name in NAMES for suffix in ("png", "svg", "pdf")}
+    assert files.keys() == expected | {f"{name}.csv" for name in NAMES - PICTURES}
     for name, content in files.items():
         if name.endswith("svg"):
             ElementTree.fromstring(content)
+        elif name.endswith("csv"):
+            assert len(list(csv.DictReader(StringIO(content.decode())))) > 1
         else:
             assert content.startswith(b"\x89PNG" if name.endswith("png") else b"%PDF")
             assert b"/Type3" not in content  # publishers refuse such fonts
+
+
+@pytest.mark.parametrize(
+    "methods", [("gescl",), ("gescl", "finetune"), ("gescl", "ewc", "frozen", "finetune", "joint")]
+)
+def test_a_figure_is_exactly_as_wide_as_its_card_and_narrow_ones_fit_a_telephone(
+    tmp_path: Path, methods: tuple[str, ...]
+) -> None:
+    for method in methods:
+        write_run(tmp_path, method)
+    widths = {name: drawing.figure.get_figwidth() for name, drawing in drawn(tmp_path)[1].items()}
+    assert set(widths.values()) <= {WIDE, NARROW}
+    assert widths["first-task"] == NARROW and widths["every-task"] == (WIDE if len(methods) > 1 else NARROW)
+    assert {drawing.figure.get_figwidth() for drawing in drawn(tmp_path, width=NARROW)[1].values()} == {NARROW}
+
+
+def test_many_layers_go_on_in_further_rows(tmp_path: Path) -> None:
+    layers = {f"conv{k}": 8 for k in range(20)}
+    write_run(tmp_path, "gescl", free_filters=[layers] * 3, important_filters=[layers] * 3)
+    panels = [axes for axes in drawn(tmp_path, draw_capacity)[1]["capacity"].figure.axes if axes.get_visible()]
+    assert len(panels) == 20
+    assert len({round(axes.get_position().y0, 3) for axes in panels}) == 4
+    # The names of tasks stand under the lowest panel of each column, and nowhere else.
+    named = [axes for axes in panels if axes.xaxis.get_major_ticks()[0].label1.get_visible()]
+    assert named == panels[-5:]
+
+
+def test_names_of_tasks_are_on_the_axes_shortened_and_in_full_for_the_mouse(tmp_path: Path) -> None:
+    names = ["latin", "greek small letters with accents", "<arrows>"]
+    write_run(tmp_path, "gescl", tasks=names)
+    write_run(tmp_path, "finetune", tasks=names)
+    drawers = (draw_first_task, draw_average, draw_forgetting, draw_every_task, draw_matrices, draw_capacity)
+    for drawing in drawn(tmp_path, *drawers, width=NARROW)[1].values():
+        with style():
+            svg = ElementTree.fromstring(render(drawing).svg)
+        titles = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}title")]
+        texts = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
+        shown = names if drawing.name != "forgetting" else names[:2]  # the last task cannot have been forgotten
+        assert set(shown) <= set(titles), drawing.name
+        assert "latin" in texts and any(text and text.startswith("greek s") for text in texts), drawing.name
+        assert names[1] not in texts  # it has no room
+    inline = render(drawing).inline_svg("one")
+    assert "<title>greek small letters with accents</title>" in inline and "hover" not in inline
+
+
+def test_names_are_level_where_they_fit_and_thinned_out_where_they_are_many() -> None:
+    assert TaskNames(["0-1", "2-3"], 2.0).level and not TaskNames(["cyrillic-capitals"] * 4, 2.0).level
+    assert TaskNames(["cyrillic-capitals"] * 4, 2.0).height > TaskNames(["0-1"] * 4, 2.0).height
+    with style():
+        (axes,) = (Figure().subplots(),)
+        TaskNames([f"task number {k}" for k in range(1, 26)], 2.0).set_ticks(axes)
+    assert axes.get_xticks().tolist() == list(range(1, 26, 2))
+    assert axes.get_xticklabels()[1].get_text() == "task n…ber 3"
+
+
+def test_every_line_of_a_task_ends_at_its_name(tmp_path: Path) -> None:
+    write_run(tmp_path, "gescl", accuracy=[[0.9], [0.5, 0.8], [0.4, 0.7, 0.95]], tasks=["red", "green", "blue"])
+    (panel,) = drawn(tmp_path, draw_every_task)[1]["every-task"].figure.axes
+    heights = {text.get_text(): text.get_position()[1] for text in panel.texts}
+    assert heights == pytest.approx({"red": 0.4, "green": 0.7, "blue": 0.95})
+    lines = {line.get_gid(): line for line in panel.lines if line.get_gid()}
+    assert len(lines) == 3  # the line itself and the one to its name share a colour
+    assert len({line.get_color() for line in lines.values()}) == 3
+
+
+def test_forgetting_of_each_task_is_its_best_minus_its_last(tmp_path: Path) -> None:
+    write_run(tmp_path, "gescl", accuracy=[[0.8], [0.9, 0.7], [0.6, 0.75, 0.95]])
+    drawing = drawn(tmp_path, draw_forgetting)[1]["forgetting"]
+    (line,) = [line for line in drawing.figure.axes[0].lines if line.get_marker() == "o"]
+    assert np.asarray(line.get_ydata()).tolist() == pytest.approx([0.3, 0.0])
+    assert [row["forgetting"] for row in drawing.data] == pytest.approx([0.3, 0.0])
+
+
+def test_one_task_or_one_measurement_cannot_show_forgetting(tmp_path: Path) -> None:
+    write_run(tmp_path / "one", "gescl", accuracy=[[0.9]])
+    write_run(tmp_path / "once", "joint", accuracy=[[None], [0.9, 0.8]])
+    assert not drawn(tmp_path / "one", draw_forgetting)[1]
+    assert not drawn(tmp_path / "once", draw_forgetting)[1]
+
+
+def test_the_legend_of_capacity_has_the_colours_of_the_bars(tmp_path: Path) -> None:
+    write_run(tmp_path, "gescl")
+    write_run(tmp_path, "gescl-distill")
+    drawing = drawn(tmp_path, draw_capacity)[1]["capacity"]
+    (legend,) = drawing.figure.legends
+    colours = [to_hex(patch.get_facecolor()) for patch in legend.findobj(Rectangle)]
+    assert colours[:4] == [COLOURS["gescl"], COLOURS["gescl-distill"]] * 2
+    bars = {
+        to_hex(tuple(np.asarray(part.get_facecolor())[0]))
+        for axes in drawing.figure.axes
+        for part in axes.collections[:1]
+    }
+    assert bars == set(colours[:2])
+
+
+def test_captions_speak_of_seeds_only_where_there_are_several(tmp_path: Path) -> None:
+    write_run(tmp_path, "gescl", 0)
+    words = ("seed", "mean", "band", "deviation", "interval")
+    for drawing in drawn(tmp_path)[1].values():
+        assert not [word for word in words if word in drawing.caption.lower()], drawing.caption
+    write_run(tmp_path, "gescl", 1)
+    for drawing in drawn(tmp_path)[1].values():
+        assert "seed" in drawing.caption, drawing.name
 
 
 def test_the_same_runs_give_the_same_files(tmp_path: Path) -> None:
@@ -111,7 +225,7 @@ def test_lines_and_bands_are_mean_and_range_over_seeds(tmp_path: Path) -> None:
 def test_capacity_counts_important_redrawn_and_resting_filters(tmp_path: Path) -> None:
     write_run(tmp_path, "gescl")
     group = group_of(tmp_path)
-    layers = layers_of(group, "gescl", group.methods["gescl"])
+    layers = layers_of(group.methods["gescl"], read_events(group.runs[0].folder))
     assert {name: layer.size for name, layer in layers.items()} == LAYERS
     # conv1 has 8 filters: after tasks 1, 2, 3 are 4, 3, 2 of them free, and of these every even one is redrawn.
     assert layers["conv1"].important.tolist() == [4, 5, 6]
@@ -123,7 +237,7 @@ def test_filters_of_a_method_that_redraws_none_are_free_as_they_are(tmp_path: Pa
     file = write_run(tmp_path, "gescl") / "events.jsonl"
     file.write_text(file.read_text().replace('"redrawn"', '"something else"'))
     group = group_of(tmp_path)
-    layer = layers_of(group, "gescl", group.methods["gescl"])["conv1"]
+    layer = layers_of(group.methods["gescl"], read_events(group.runs[0].folder))["conv1"]
     assert layer.redrawn.tolist() == [0, 0, 0] and layer.resting.tolist() == [4, 3, 2]
 
 
@@ -131,8 +245,8 @@ def test_methods_that_do_not_tell_filters_apart_have_no_capacity(tmp_path: Path)
     write_run(tmp_path, "finetune")
     group = group_of(tmp_path)
     with style():
-        assert draw_capacity(group, looks(group.methods)) is None
-        assert draw_importance(group, looks(group.methods)) is None
+        assert draw_capacity(group, looks(group.methods), WIDE) is None
+        assert draw_importance(group, looks(group.methods), WIDE) is None
 
 
 def test_important_kernels_are_framed(tmp_path: Path) -> None:
@@ -160,14 +274,14 @@ def test_predictions_are_marked_right_or_wrong(tmp_path: Path) -> None:
 def test_samples_of_runs_with_other_images_are_not_mixed(tmp_path: Path) -> None:
     write_run(tmp_path, "gescl", 0)
     write_run(tmp_path, "finetune", 0, classes=("up", "down"))
-    found = draw_samples(group_of(tmp_path), looks(["gescl", "finetune"]))
+    found = draw_samples(group_of(tmp_path), looks(["gescl", "finetune"]), WIDE)
     assert found is not None and "finetune" in found.alt  # the same images: the seed decides
     other = tmp_path / "other"
     write_run(other, "gescl", 0)
     write_run(other, "finetune", 1, accuracy=fading("finetune", 1))
     (other / "digits" / "finetune" / "seed-1" / "samples.safetensors").unlink()
     group = group_of(other)
-    found = draw_samples(group, looks(["gescl", "finetune"]))
+    found = draw_samples(group, looks(["gescl", "finetune"]), WIDE)
     assert found is not None and "finetune" not in found.alt
     assert any(remark.startswith("Sample images of finetune cannot be shown") for remark in group.remarks)
 
@@ -178,14 +292,14 @@ def test_time_is_relative_to_fine_tuning_with_the_same_seed(tmp_path: Path) -> N
         write_run(tmp_path, "gescl", seed, seconds=3 * base)
     group = group_of(tmp_path)
     with style():
-        drawing = draw_cost(group, looks(group.methods))
+        drawing = draw_cost(group, looks(group.methods), WIDE)
     assert drawing is not None and "training time ÷ finetune's" in drawing.alt
     assert "gescl 560, 3, 2.4e+04; finetune 0, 1, 2.4e+04" in drawing.alt
 
 
 def test_without_fine_tuning_time_is_in_seconds(tmp_path: Path) -> None:
     write_run(tmp_path, "gescl", seconds=12.5)
-    drawing = draw_cost(group_of(tmp_path), looks(["gescl"]))
+    drawing = draw_cost(group_of(tmp_path), looks(["gescl"]), WIDE)
     assert drawing is not None and "training time, seconds" in drawing.alt and "12.5" in drawing.alt
 
 
@@ -230,7 +344,7 @@ def test_streams_of_any_length_and_with_gaps_can_be_drawn(
 ) -> None:
     write_run(tmp_path, "gescl", accuracy=accuracy)
     _, figures = drawn(tmp_path)
-    assert figures.keys() >= NAMES - {"cost"}
+    assert figures.keys() >= NAMES - {"cost", "forgetting"}
     with style():
         render(figures["accuracy-matrix"])
 
@@ -247,7 +361,7 @@ def test_names_of_any_kind_can_be_drawn(tmp_path: Path) -> None:
 def test_a_loss_of_zero_fits_a_logarithmic_axis(tmp_path: Path) -> None:
     file = write_run(tmp_path, "gescl") / "events.jsonl"
     file.write_text(file.read_text().replace('"loss": 1.0', '"loss": 0.0'))
-    drawing = draw_training(group_of(tmp_path), looks(["gescl"]))
+    drawing = draw_training(group_of(tmp_path), looks(["gescl"]), WIDE)
     assert drawing is not None
     low, high = drawing.figure.axes[0].get_ylim()
     assert 0 < low < high

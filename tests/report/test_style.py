@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gescl.methods import METHODS
-from gescl.report.labels import room_for, shortened, spread, wrapped
+from gescl.report.labels import room_for, short_names, shortened, spread, wrapped
 from gescl.report.panels import grid_of
-from gescl.report.style import COLOURS, looks
+from gescl.report.style import COLOURS, NARROW, WIDE, looks
 
 
 def test_no_two_known_methods_share_a_colour() -> None:
@@ -66,8 +66,16 @@ def test_long_labels_are_cut_and_get_room() -> None:
     assert wrapped("gescl (mu_s=5, redraw_fraction=0.5, and more)").count("\n") == 1
 
 
+def test_shortened_names_of_tasks_still_differ() -> None:
+    assert short_names(["latin", "greek-capitals"], 10) == ["latin", "greek-cap…"]
+    assert short_names(["cyrillic-capitals", "cyrillic-small"], 10) == ["cyril…tals", "cyril…mall"]
+    assert short_names(["pictures 1 of those", "pictures 2 of those"], 10) == ["1 picture…", "2 picture…"]
+    assert short_names(["same", "same"], 10) == ["same", "same"]
+
+
 @pytest.mark.parametrize(
-    ("count", "shape"), [(1, (1, 1)), (3, (1, 3)), (4, (2, 2)), (5, (2, 3)), (9, (3, 3)), (10, (3, 4))]
+    ("count", "shape"), [(1, (1, 1)), (2, (1, 2)), (3, (1, 3)), (4, (2, 2)), (5, (2, 3)), (10, (4, 3))]
 )
-def test_panels_fill_a_grid(count: int, shape: tuple[int, int]) -> None:
-    assert grid_of(count) == shape
+def test_panels_fill_a_grid_or_one_column(count: int, shape: tuple[int, int]) -> None:
+    assert grid_of(count, WIDE) == shape
+    assert grid_of(count, NARROW) == (count, 1)

@@ -62,6 +62,34 @@ def test_the_upper_bound_does_not_compete(tmp_path: Path) -> None:
     assert "joint sees the images of all tasks" in table.caption
 
 
+def test_nothing_is_best_unless_all_were_run_with_the_same_seeds(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write_run(tmp_path, "gescl", seed)
+    write_run(tmp_path, "ewc", 0)
+    write_run(tmp_path, "joint", 0)
+    table = methods_table(group_of(tmp_path))
+    assert not any(cell.best for row in table.rows for cell in row)
+    assert "not all methods were run with the same seeds" in table.caption
+    write_run(tmp_path, "ewc", 1)  # joint lacks a seed still, but does not compete
+    table = methods_table(group_of(tmp_path))
+    assert any(cell.best for row in table.rows for cell in row) and "is bold" in table.caption
+
+
+def test_captions_speak_of_deviations_and_intervals_only_where_there_are_some(tmp_path: Path) -> None:
+    write_run(tmp_path, "gescl", 0)
+    write_run(tmp_path, "ewc", 0)
+    group = group_of(tmp_path)
+    differences = differences_table(group)
+    assert differences is not None and differences.title == "Differences to gescl"
+    assert "interval" not in differences.caption and "deviation" not in methods_table(group).caption
+    for method in ("gescl", "ewc"):
+        write_run(tmp_path, method, 1)
+    group = group_of(tmp_path)
+    differences = differences_table(group)
+    assert differences is not None and "interval" in differences.caption
+    assert "± standard deviation" in methods_table(group).caption
+
+
 def test_a_method_alone_is_not_the_best(tmp_path: Path) -> None:
     write_run(tmp_path, "gescl")
     assert best(methods_table(group_of(tmp_path)), "average accuracy") == set()

@@ -7,15 +7,19 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
+from matplotlib.legend_handler import HandlerTuple
 from matplotlib.patches import Patch
 
 from .drawing import Drawing
 from .labels import wrapped
-from .panels import layer_panels
-from .run_files import first_good, read_events
+from .panels import NARROWEST, layer_panels
+from .run_files import Events, of_methods, read_events
 from .runs import Group, Run
 from .statistics import Array, mean_over_runs
-from .style import GRID, INK, MUTED, Looks, task_axis
+from .style import GRID, NARROW, Looks
+from .task_names import TaskNames
+
+REDRAWN = 0.3  # opacity of redrawn filters
 
 
 @dataclass(frozen=True)
@@ -31,35 +35,54 @@ class Layer:
         return round(float(self.important[0] + self.redrawn[0] + self.resting[0]))
 
 
-def draw_capacity(group: Group, look: Looks) -> Drawing | None:
+def draw_capacity(group: Group, look: Looks, width: float) -> Drawing | None:
     """Stacked bars, one per task: one row of panels per method that tells important filters from free ones."""
-    known = {label: layers for label, runs in group.methods.items() if (layers := layers_of(group, label, runs))}
+    tell = [label for label, runs in group.methods.items() if any(runs[0].result.important_filters)]
+    events = of_methods(group, read_events, "Redrawn filters", tell)
+    found = {label: layers_of(group.methods[label], events.get(label)) for label in tell}
+    known = {label: layers for label, layers in found.items() if layers}
     if not known:
         return None
     names = {label: list(layers) for label, layers in known.items()}
-    figure, places = layer_panels(names, widest=2.0, height=1.1, left=0.42, top=0.56, gap=(0.42, 0.34))
     tasks = len(group.tasks)
+    columns = min(max(map(len, names.values())), int(width / NARROWEST))
+    axis = TaskNames(group.tasks, width / columns - 0.5)
+    colours = [look[label].colour for label in known]
+    kinds = [
+        ("important: held for old tasks", [Patch(facecolor=colour) for colour in colours]),
+        ("free, redrawn for the next task", [Patch(facecolor=colour, alpha=REDRAWN) for colour in colours]),
+    ]
+    if any(layer.resting.any() for layers in known.values() for layer in layers.values()):
+        kinds.append(("free, left as it is", [Patch(facecolor="none", edgecolor=GRID)]))
+    lines = 1 if width > NARROW else len(kinds)  # of the legend
+    figure, places = layer_panels(
+        names, width, 1.1, left=0.42, top=0.38 + 0.17 * lines, gap=(0.36, 0.34), bottom=0.2 + axis.height
+    )
     for place in places:
         panel, layer, colour = place.axes, known[place.label][place.layer], look[place.label].colour
         _area(panel, np.zeros(tasks), layer.important, colour, 1.0)
-        _area(panel, layer.important, layer.important + layer.redrawn, colour, 0.3)
+        _area(panel, layer.important, layer.important + layer.redrawn, colour, REDRAWN)
         _area(panel, layer.important + layer.redrawn, np.full(tasks, float(layer.size)), "none", 1.0)
         panel.set_title(f"{place.layer} · {layer.size} filters", fontsize=7.5)
         panel.set_ylim(0, layer.size)
         panel.set_yticks([0, layer.size // 2, layer.size])
         panel.grid(visible=False)
-        task_axis(panel, tasks, "after task" if place.lowest else "")
-        panel.tick_params(labelbottom=place.lowest)
         panel.set_xlim(0.4, tasks + 0.6)
+        axis.set_ticks(panel)
+        panel.tick_params(labelbottom=place.lowest)
+        if place.lowest:
+            panel.set_xlabel("after learning")
         if place.leftmost:
             panel.set_ylabel(wrapped(place.label))
-    handles = [
-        Patch(facecolor=MUTED, label="important: held for old tasks"),
-        Patch(facecolor=MUTED, alpha=0.3, label="free, redrawn for the next task"),
-    ]
-    if any(layer.resting.any() for layers in known.values() for layer in layers.values()):
-        handles.append(Patch(facecolor="none", edgecolor=GRID, label="free, left as it is"))
-    figure.legend(handles=handles, loc="upper left", ncols=3, borderaxespad=0.3, handlelength=1.2, labelcolor=INK)
+    figure.legend(
+        handles=[tuple(patches) for _, patches in kinds],
+        labels=[text for text, _ in kinds],
+        handler_map={tuple: HandlerTuple(ndivide=None, pad=0.2)},
+        loc="upper left",
+        ncols=3 if lines == 1 else 1,
+        borderaxespad=0.3,
+        handlelength=0.8 + 0.4 * len(colours),
+    )
     told = "; ".join(
         f"{label}: " + ", ".join(f"{name} {layer.important[-1]:.0f} of {layer.size}" for name, layer in layers.items())
         for label, layers in known.items()
@@ -67,11 +90,23 @@ def draw_capacity(group: Group, look: Looks) -> Drawing | None:
     return Drawing(
         "capacity",
         "Important and free filters",
-        "Filters of each layer after each task, mean over seeds. When the full colour reaches the top, the layer has "
-        "no filter left that a new task could make its own.",
+        "Filters of each layer after each task. When the full colour reaches the top, the layer has "
+        "no filter left that a new task could make its own." + group.of_mean,
         f"Stacked bars of filters per layer and task. Important after the last task: {told}.",
         figure,
-        wide=True,
+        [
+            {
+                "method": label,
+                "layer": name,
+                "after_task": task,
+                "important": float(layer.important[k]),
+                "redrawn": float(layer.redrawn[k]),
+                "left_as_it_is": float(layer.resting[k]),
+            }
+            for label, layers in known.items()
+            for name, layer in layers.items()
+            for k, task in enumerate(group.tasks)
+        ],
     )
 
 
@@ -83,18 +118,18 @@ def _area(axes: Axes, low: Array, high: Array, colour: str, alpha: float) -> Non
     axes.add_collection(PolyCollection(bars, facecolor=colour, alpha=alpha, **outline), autolim=False)
 
 
-def layers_of(group: Group, label: str, runs: list[Run]) -> dict[str, Layer]:
+def layers_of(runs: list[Run], events: Events | None) -> dict[str, Layer]:
     """Per layer the mean counts over a method's runs; empty where the method does not tell filters apart."""
     important = [run.result.important_filters for run in runs if run.result.important_filters]
     free = [run.result.free_filters for run in runs if run.result.free_filters]
-    tasks = len(group.tasks)
+    tasks = len(runs[0].result.tasks)
     if not important or any(after is None or len(run) != tasks for run in [*important, *free] for after in run):
         return {}
     layers = {}
     for name in important[0][0] or {}:
         held = _mean(important, name)
         rest = _mean(free, name)
-        redrawn = np.minimum(_redrawn(group, label, name, rest), rest)
+        redrawn = np.minimum(_redrawn(events, name, rest), rest)
         layers[name] = Layer(held, redrawn, rest - redrawn)
     return layers
 
@@ -103,9 +138,8 @@ def _mean(counts: list[list[dict[str, int] | None]], layer: str) -> Array:
     return mean_over_runs(np.array([[(after or {}).get(layer, 0) for after in run] for run in counts], dtype=float))
 
 
-def _redrawn(group: Group, label: str, layer: str, free: Array) -> Array:
-    """How many filters were redrawn after each task: the share of free ones in the run with the smallest seed."""
-    events = first_good(group, label, read_events, "Redrawn filters")
+def _redrawn(events: Events | None, layer: str, free: Array) -> Array:
+    """How many filters were redrawn after each task: the share of free ones in the run of these events."""
     share = np.zeros(len(free))
     for index, task in enumerate(events.tasks[: len(free)] if events else []):
         filters = task.get("filters", {}).get(layer, {})

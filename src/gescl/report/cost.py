@@ -10,36 +10,41 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator, SymmetricalLogLocator
 
 from .drawing import Drawing
-from .labels import shortened
+from .labels import LETTER, shortened
 from .panels import panels
 from .runs import Group, Run
 from .statistics import Summary, summary
-from .style import Look, Looks
+from .style import NARROW, Look, Looks
 
 
 @dataclass(frozen=True)
 class Cost:
-    """A cost of a run, and how its axis is called."""
+    """A cost of a run, its key in files, and how its axis is called."""
 
+    key: str
     label: str
     of: Callable[[Run], float | None]
     logarithmic: bool = False
 
 
-def draw_cost(group: Group, look: Looks) -> Drawing | None:
+def draw_cost(group: Group, look: Looks, width: float) -> Drawing | None:
     """Average accuracy against memory, time and size, one point per method."""
     costs = [
-        Cost("state carried between tasks, bytes", lambda run: run.result.state_bytes, logarithmic=True),
+        Cost("state_bytes", "state carried between tasks, bytes", lambda run: run.result.state_bytes, logarithmic=True),
         _time(group),
-        Cost("parameters with all heads", lambda run: run.result.parameters),
+        Cost("parameters", "parameters with all heads", lambda run: run.result.parameters),
     ]
     accuracies = {
         label: summary([run.result.average_accuracy for run in runs]) for label, runs in group.methods.items()
     }
-    widest = 0.35 + 0.06 * max(len(shortened(label)) for label in accuracies)  # inches of a name in the legend
-    legend = max(1, min(5, len(accuracies), int(6.6 / widest)))
+    widest = 0.35 + 7.5 * LETTER * max(len(shortened(label)) for label in accuracies)  # inches of a name in the legend
+    legend = max(1, min(len(accuracies), int((width - 0.3) / widest)))
     lines = -(-len(accuracies) // legend)
-    figure, (axes,) = panels(1, 3, (1.91, 1.85), left=0.62, top=0.2 + 0.17 * lines, share=False)
+    columns = 3 if width > NARROW else 1
+    figure, grid = panels(
+        3 // columns, columns, width, 1.85, left=0.62, top=0.2 + 0.17 * lines, gap=(0.2, 0.5), share=False
+    )
+    axes = [axis for row in grid for axis in row]
     told: dict[str, list[str]] = {}
     for axis, cost in zip(axes, costs, strict=True):
         amounts = {label: summary([cost.of(run) for run in runs]) for label, runs in group.methods.items()}
@@ -51,10 +56,11 @@ def draw_cost(group: Group, look: Looks) -> Drawing | None:
             told.setdefault(label, []).append(f"{amount.mean:.4g}")
         _arrange(axis, cost, [amount.mean + (amount.sd or 0.0) for amount in amounts.values() if amount])
         axis.sharey(axes[0])
-        axis.tick_params(labelleft=axis is axes[0])
+        first = axis in [row[0] for row in grid]
+        axis.tick_params(labelleft=first)
+        axis.set_ylabel("average accuracy" if first else "")
     if not told:
         return None
-    axes[0].set_ylabel("average accuracy")
     handles = [
         Line2D([], [], linestyle="", marker=look[label].marker, color=look[label].colour, label=shortened(label))
         for label in accuracies
@@ -66,10 +72,20 @@ def draw_cost(group: Group, look: Looks) -> Drawing | None:
         "cost",
         "Cost against accuracy",
         "Up is better, left is cheaper. What the method carries from task to task besides the network; the time to "
-        "learn all tasks; the network's size. Mean over seeds with standard deviation.",
+        "learn all tasks; the network's size."
+        + (" Mean over seeds with standard deviation." if group.several_seeds else ""),
         f"Scatter plots of average accuracy against {', '.join(cost.label for cost in costs)}. Costs: {listed}.",
         figure,
-        wide=True,
+        [
+            {
+                "method": label,
+                "seed": run.result.seed,
+                "average_accuracy": run.result.average_accuracy,
+                **{cost.key: cost.of(run) for cost in costs},
+            }
+            for label, runs in group.methods.items()
+            for run in runs
+        ],
     )
 
 
@@ -77,13 +93,13 @@ def _time(group: Group) -> Cost:
     """Seconds relative to fine-tuning with the same seed where that was run; else seconds."""
     plain = {run.result.seed: run.result.seconds for run in group.methods.get("finetune", [])}
     if not any(plain.values()):
-        return Cost("training time, seconds", lambda run: run.result.seconds)
+        return Cost("seconds", "training time, seconds", lambda run: run.result.seconds)
 
     def relative(run: Run) -> float | None:
         base, own = plain.get(run.result.seed), run.result.seconds
         return own / base if base and own is not None else None
 
-    return Cost("training time ÷ finetune's", relative)
+    return Cost("relative_time", "training time ÷ finetune's", relative)
 
 
 def _point(axes: Axes, amount: Summary, accuracy: Summary, look: Look) -> None:

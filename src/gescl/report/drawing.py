@@ -1,24 +1,27 @@
-"""A figure with what is said about it, and its files: drawn once, written as PNG, SVG and PDF."""
+"""A figure with what is said about it, and its files: PNG, SVG and PDF to look at, CSV to compute with."""
 
 from __future__ import annotations
 
+import csv
 import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
-from io import BytesIO
+from io import BytesIO, StringIO
 from pathlib import Path
 
 import matplotlib as mpl
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from ..store import write_bytes
-from .style import GRID, INK, MUTED, PAPER, SETTINGS
+from .style import GRID, INK, MUTED, NARROW, PAPER, SETTINGS
 
 PNG_DPI = 200
+HOVER = "hover: "
 #: Colours that the page sets itself, so that figures follow its dark mode: these four change, and the darkest method
 #: colours are lifted.
 THEMED = {
@@ -43,32 +46,53 @@ class Description:
     alt: str
 
 
+#: What a figure shows, in numbers: the rows of its CSV file, all with the same keys.
+Data = list[dict[str, float | int | str | None]]
+
+
 @dataclass(frozen=True)
 class Drawing(Description):
-    """A figure that is drawn but not yet written."""
+    """A figure that is drawn but not yet written. One of pictures, not numbers, has no data."""
 
     figure: Figure
-    #: True for figures that need the page's whole width.
-    wide: bool = False
+    data: Data
+
+    @property
+    def wide(self) -> bool:
+        return float(self.figure.get_figwidth()) > NARROW
 
 
 @dataclass(frozen=True)
 class Files(Description):
-    """A figure in its three formats; `width` is in points."""
+    """A figure in all formats. A wide one also has a narrow SVG, which the page shows on small screens."""
 
     wide: bool
-    width: int
     png: bytes
     svg: bytes
     pdf: bytes
+    csv: bytes | None
+    narrow_svg: bytes | None = None
+
+    @property
+    def formats(self) -> dict[str, bytes]:
+        """The content of every file, by its suffix."""
+        known = {"svg": self.svg, "pdf": self.pdf, "png": self.png, "csv": self.csv}
+        return {suffix: content for suffix, content in known.items() if content is not None}
 
     def write(self, folder: Path) -> None:
-        for suffix in ("png", "svg", "pdf"):
-            write_bytes(folder / f"{self.name}.{suffix}", getattr(self, suffix))
+        for suffix, content in self.formats.items():
+            write_bytes(folder / f"{self.name}.{suffix}", content)
 
     def inline_svg(self, prefix: str) -> str:
-        """The SVG as an element of the page, with ids of its own and the page's colours and font."""
-        text = self.svg.decode()
+        """The figure as an element of the page, or as two: the page shows the one that fits its width."""
+        if self.narrow_svg is None:
+            return self._element(self.svg, prefix, "")
+        narrow = self._element(self.narrow_svg, f"{prefix}-narrow", "on-narrow")
+        return self._element(self.svg, prefix, "on-wide") + narrow
+
+    def _element(self, svg: bytes, prefix: str, kind: str) -> str:
+        """An SVG with ids of its own and the page's colours and font."""
+        text = svg.decode()
         text = text[text.index("<svg") :]
         text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
         used = set(re.findall(r"(?:url\(|href=\")#([^)\"]+)", text))
@@ -79,7 +103,7 @@ class Files(Description):
         text = re.sub(r">\s+<", "><", text)
         size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text)
         assert size is not None  # matplotlib always writes it
-        opening = f'<svg viewBox="0 0 {size[1]} {size[2]}" role="img" aria-label="{escape(self.alt)}">'
+        opening = f'<svg viewBox="0 0 {size[1]} {size[2]}" role="img" aria-label="{escape(self.alt)}" class="{kind}">'
         return opening + text[text.index(">") + 1 :]
 
 
@@ -96,25 +120,46 @@ def style() -> Iterator[None]:
         yield
 
 
-def render(drawing: Drawing) -> Files:
+def hover(artist: Artist, text: str) -> None:
+    """Show a text where the mouse rests on a part of a figure, on the page and in the SVG file."""
+    artist.set_gid(HOVER + text)
+
+
+def render(drawing: Drawing, narrow: Drawing | None = None) -> Files:
     """All formats of a drawing. The same drawing gives the same bytes."""
-    for text in drawing.figure.findobj(Text):
-        if hasattr(text, "set_fontfeatures"):  # since matplotlib 3.11, which else joins the f and i of "filter"
-            text.set_fontfeatures(("-liga",))  # a joined letter cannot be searched for, and is a font file of its own
     return Files(
         drawing.name,
         drawing.title,
         drawing.caption,
         drawing.alt,
         drawing.wide,
-        round(drawing.figure.get_figwidth() * 72),
         png=_saved(drawing.figure, "png", {"Software": None}),
-        svg=_saved(drawing.figure, "svg", {"Date": None}),
+        svg=_svg(drawing.figure),
         pdf=_saved(drawing.figure, "pdf", {"CreationDate": None}),
+        csv=csv_text(drawing.data).encode() if drawing.data else None,
+        narrow_svg=_svg(narrow.figure) if narrow is not None else None,
     )
 
 
+def csv_text(rows: Data) -> str:
+    """Rows of numbers as CSV, in full precision."""
+    text = StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _svg(figure: Figure) -> bytes:
+    text = _saved(figure, "svg", {"Date": None}).decode()
+    # Matplotlib knows no tooltips: the id of a group carries the text there.
+    return re.sub(f'<g id="{HOVER}([^"]*)">', r"<g><title>\1</title>", text).encode()
+
+
 def _saved(figure: Figure, kind: str, metadata: dict[str, None]) -> bytes:
+    for text in figure.findobj(Text):
+        if hasattr(text, "set_fontfeatures"):  # since matplotlib 3.11, which else joins the f and i of "filter"
+            text.set_fontfeatures(("-liga",))  # a joined letter cannot be searched for, and is a font file of its own
     content = BytesIO()
     figure.savefig(content, format=kind, dpi=PNG_DPI, metadata=metadata)
     return content.getvalue()

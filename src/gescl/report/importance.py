@@ -8,23 +8,25 @@ from matplotlib import colormaps
 from matplotlib.collections import PatchCollection
 from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
-from .drawing import Drawing
+from .drawing import Drawing, hover
 from .heat import colour_bar, heat_map
-from .labels import shortened, wrapped
+from .labels import LETTER, LINE, short_names, shortened, wrapped
 from .panels import layer_panels, panels
-from .run_files import of_every_method, read_events, read_kernels
+from .run_files import of_methods, read_events, read_kernels
 from .runs import Group
 from .style import Looks
 
-MOST_COLUMNS = 32  # kernels in a row
+SIZE = 6.2  # points of tasks' names
+KERNEL = 0.26  # inches of a kernel, at least
 TILE = 8  # pixels a kernel is enlarged to, at least
 
 
-def draw_importance(group: Group, look: Looks) -> Drawing | None:
+def draw_importance(group: Group, look: Looks, width: float) -> Drawing | None:
     """One strip per layer: one row per task, one column per filter, sorted by the importance it has gathered."""
     found: dict[str, dict[str, list[dict[str, list[float]]]]] = {}
-    for label, events in of_every_method(group, read_events, "Importance").items():
+    for label, events in of_methods(group, read_events, "Importance").items():
         filters = [task.get("filters", {}) for task in events.tasks]
         names = [name for name in (filters[0] if filters else {}) if _complete(filters, name)]
         if names:
@@ -32,30 +34,50 @@ def draw_importance(group: Group, look: Looks) -> Drawing | None:
     if not found:
         return None
     names_of = {label: list(layers) for label, layers in found.items()}
-    height = max(0.75, min(1.6, 0.11 * len(group.tasks)))
-    figure, places = layer_panels(names_of, widest=2.1, height=height, left=0.5, right=0.62, gap=(0.2, 0.5))
+    height = max(0.75, min(1.6, 0.115 * len(group.tasks)))
+    names = short_names(group.tasks, 10)
+    left = 0.25 + LETTER * SIZE * max(map(len, names))
+    rows = range(0, len(names), max(1, round(SIZE * LINE / (height / len(names)) + 0.49)))
+    figure, places = layer_panels(names_of, width, height, left=left, right=0.68, gap=(0.16, 0.5))
     free_shares = []
     for place in places:
         panel, (strip, free) = place.axes, _strip(found[place.label][place.layer])
         free_shares.append(f"{place.label} {place.layer} {free} of {strip.shape[1]}")
         heat_map(panel, strip, Normalize(0, 1), gap=False)
         panel.set_title(place.layer, fontsize=7.5)
-        panel.set_yticks([0.5, len(strip) - 0.5], ["1", str(len(strip))])
-        panel.tick_params(labelleft=place.leftmost)
+        panel.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        panel.set_yticks([k + 0.5 for k in rows] if place.leftmost else [])
+        panel.tick_params(length=0)
         if place.lowest:
             panel.set_xlabel("filter, sorted")
         if place.leftmost:
-            panel.set_ylabel(f"{wrapped(place.label)}\nafter task")
-    colour_bar(places[len(names_of[places[0].label]) - 1].axes, Normalize(0, 1), {0.0: "0", 1.0: "max."})
+            for text, k in zip(panel.set_yticklabels([names[k] for k in rows], size=SIZE), rows, strict=True):
+                hover(text, group.tasks[k])
+            panel.set_ylabel(wrapped(place.label))
+    rightmost = max(places, key=lambda place: place.axes.get_position().x1)  # the first of them
+    colour_bar(rightmost.axes, Normalize(0, 1), {0.0: "0", 1.0: "max."})
     return Drawing(
         "importance",
         "Importance of every filter",
         "Each column is a filter, each row a task: the brighter, the more important to that task, relative to the "
         "layer's largest (for gescl, how much the filter's response varies over the task's images). Sorted by the "
-        "importance gathered over all tasks; empty: free at that time. The run with the smallest seed.",
+        "importance gathered over all tasks; empty: free at that time." + group.of_one_run,
         "Strips of filter importance per task, sorted. Free after the last task: " + "; ".join(free_shares) + ".",
         figure,
-        wide=True,
+        [
+            {
+                "method": label,
+                "layer": name,
+                "after_task": group.tasks[k],
+                "filter": number,
+                "importance": value,
+                "important": int(after["important"][number]),
+            }
+            for label, layers in found.items()
+            for name, history in layers.items()
+            for k, after in enumerate(history)
+            for number, value in enumerate(after["importance"])
+        ],
     )
 
 
@@ -74,17 +96,16 @@ def _strip(history: list[dict[str, list[float]]]) -> tuple[npt.NDArray[np.float6
     return strip[:, order], int((~important[-1]).sum())
 
 
-def draw_kernels(group: Group, look: Looks) -> Drawing | None:
+def draw_kernels(group: Group, look: Looks, width: float) -> Drawing | None:
     """The first layer's kernels, one row per method; important ones are framed in the method's colour."""
-    found = of_every_method(group, read_kernels, "First-layer kernels")
+    found = of_methods(group, read_kernels, "First-layer kernels")
     if not found:
         return None
     count = max(len(kernels.weights) for kernels in found.values())
-    columns = min(count, MOST_COLUMNS if count > 16 else 16)
+    columns = min(max(16, count), int(width / KERNEL))
     lines = -(-count // columns)
-    tile = min(0.4, 6.3 / columns)
-    size = (columns * tile, lines * tile)
-    figure, axes = panels(len(found), 1, size, left=0.1, bottom=0.1, gap=(0.1, 0.3), share=False)
+    tile = (width - 0.2) / columns  # inches
+    figure, axes = panels(len(found), 1, width, lines * tile, left=0.1, bottom=0.1, gap=(0.1, 0.3), share=False)
     told = []
     for (label, kernels), (panel,) in zip(found.items(), axes, strict=True):
         panel.imshow(_tiles(kernels.weights, columns), extent=(0, columns, lines, 0), interpolation="nearest")
@@ -103,10 +124,10 @@ def draw_kernels(group: Group, look: Looks) -> Drawing | None:
         "What the first layer's filters look for",
         "Kernels of the first layer after the last task; each is scaled to its own largest weight. Grey images: "
         "red is positive, blue negative. Framed: important, held for old tasks; the others are free. "
-        "Methods without any frame do not tell filters apart. The run with the smallest seed.",
+        "Methods without any frame do not tell filters apart." + group.of_one_run,
         "Pictures of the first layer's kernels. " + "; ".join(told) + ("." if told else ""),
         figure,
-        wide=True,
+        [],
     )
 
 

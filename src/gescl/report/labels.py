@@ -3,42 +3,56 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from .style import Look
+from .drawing import hover
 
 LONGEST = 30
-LABELS_PER_AXIS = 17  # that fit the height of a line chart without touching
+LETTER = 0.62 / 72  # inches of an average letter, per point of its size
+LINE = 1.25 / 72  # inches of a line of text, per point
 
 
-def label_ends(axes: Axes, at: float, ends: Mapping[str, float], look: Mapping[str, Look]) -> None:
+@dataclass(frozen=True)
+class End:
+    """The end of a line: what is written there, where it is, its colour, and its name in full."""
+
+    text: str
+    value: float
+    colour: str
+    name: str
+
+
+def label_ends(axes: Axes, at: float, ends: Sequence[End], size: float = 7.5) -> None:
     """Names to the right of the lines that end at x = `at`, pushed apart where they would overlap, each joined to its
     line. To be called when the axes' limits are set."""
-    known = sorted((value, label) for label, value in ends.items() if not np.isnan(value))
+    known = sorted((end for end in ends if not np.isnan(end.value)), key=lambda end: end.value)
     bottom, top = axes.get_ylim()
-    crowd = max(1.0, len(known) / LABELS_PER_AXIS)
-    gap = (top - bottom) / LABELS_PER_AXIS / crowd
-    places = spread([value for value, _ in known], gap, bottom, top)
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    height = axes.get_position().height * figure.get_figheight()
+    crowd = max(1.0, len(known) * size * LINE / height)  # names too many for the height get smaller
+    gap = size * LINE / crowd / height * (top - bottom)
+    places = spread([end.value for end in known], gap, bottom, top)
     left, right = axes.get_xlim()
-    step = (right - left) / 100
-    for (value, label), place in zip(known, places, strict=True):
-        xs = [at, right + 2 * step, right + 6 * step]
-        axes.plot(xs, [value, place, place], clip_on=False, linewidth=0.8, color=look[label].colour)
-        axes.text(right + 7.5 * step, place, shortened(label), va="center", size=_size(label) / crowd)
+    inch = (right - left) / (axes.get_position().width * figure.get_figwidth())
+    for end, place in zip(known, places, strict=True):
+        xs = [at, right + 0.06 * inch, right + 0.16 * inch]
+        hover(axes.plot(xs, [end.value, place, place], clip_on=False, linewidth=0.8, color=end.colour)[0], end.name)
+        text = axes.text(right + 0.2 * inch, place, end.text, va="center", size=_size(end.text, size) / crowd)
+        hover(text, end.name)
 
 
-def room_for(labels: Iterable[str]) -> float:
+def room_for(texts: Sequence[str], size: float = 7.5) -> float:
     """Inches to leave at the right of axes for `label_ends`."""
-    widest = max(len(shortened(label)) * _size(label) for label in labels)
-    return 0.36 + widest * 0.62 / 72  # an average letter is 0.62 of its size wide
+    return 0.25 + max(len(text) * _size(text, size) for text in texts) * LETTER
 
 
-def _size(label: str) -> float:
-    return 7.5 if len(label) < 16 else 6.2
+def _size(text: str, size: float) -> float:
+    return size if len(text) < 16 else min(size, 6.2)
 
 
 def wrapped(label: str, width: int = 20) -> str:
@@ -49,6 +63,20 @@ def wrapped(label: str, width: int = 20) -> str:
 
 def shortened(label: str, longest: int = LONGEST) -> str:
     return label if len(label) <= longest else label[: longest - 1] + "…"
+
+
+def short_names(names: Sequence[str], longest: int) -> list[str]:
+    """Names of tasks, shortened so that they still differ: by their beginnings, by both ends, or by a number."""
+    for shorten in (shortened, _without_middle):
+        short = [shorten(name, longest) for name in names]
+        if len(set(short)) == len(set(names)):
+            return short
+    return [shortened(f"{k} {name}", longest) for k, name in enumerate(names, start=1)]
+
+
+def _without_middle(name: str, longest: int) -> str:
+    tail = (longest - 1) // 2
+    return name if len(name) <= longest else f"{name[: longest - 1 - tail]}…{name[-tail:]}"
 
 
 @dataclass

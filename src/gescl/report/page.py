@@ -24,7 +24,7 @@ LARGEST_PAGE = 2_900_000  # bytes; the promise is 3 MB
 
 #: Which figures stand together, under which heading.
 SECTIONS = (
-    ("Forgetting at a glance", ("first-task", "average-accuracy")),
+    ("Forgetting at a glance", ("first-task", "average-accuracy", "forgetting")),
     ("Task by task", ("every-task", "accuracy-matrix")),
     ("Inside the network", ("capacity", "importance", "kernels")),
     ("Cost", ("cost",)),
@@ -54,7 +54,7 @@ def make_page(chapters: Sequence[Chapter], left_out: Sequence[LeftOut], look: Ma
 
     def rendered(figures: Mapping[str, str]) -> str:
         return page.render(
-            title=f"Learning without forgetting: {names}",
+            title=f"Continual learning: {names}",
             facts=f"{counted(len(runs), 'run')} of {counted(len(methods), 'method')}",
             groups=[_chapter(chapter, look, root, figures) for chapter in chapters],
             left_out=[{"folder": _relative(item.folder, root), "reason": item.reason} for item in left_out],
@@ -95,7 +95,7 @@ def _figure(group: Group, figure: Files, embedded: Mapping[str, str]) -> dict[st
         "title": figure.title,
         "caption": figure.caption,
         "wide": figure.wide,
-        "width": figure.width,
+        "files": {suffix: f"figures/{group.slug}/{figure.name}.{suffix}" for suffix in figure.formats},
         "content": Markup(embedded.get(name, "")),
     }
 

@@ -9,7 +9,11 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from .drawing import hover
 from .labels import shortened, wrapped
+from .style import NARROW
+
+NARROWEST = 1.7  # inches of a layer's panel with its margins
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,8 @@ class Panel:
 def panels(
     rows: int,
     columns: int,
-    size: tuple[float, float],
+    width: float,
+    height: float,
     *,
     left: float = 0.5,
     right: float = 0.1,
@@ -37,21 +42,24 @@ def panels(
     gap: tuple[float, float] = (0.16, 0.34),
     share: bool = True,
 ) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of panels of a size in inches, with margins and gaps in inches: no layout engine, which is slow."""
-    width = left + columns * size[0] + (columns - 1) * gap[0] + right
-    height = top + rows * size[1] + (rows - 1) * gap[1] + bottom
-    figure = Figure(figsize=(width, height))
+    """A figure of panels, all in inches: the figure's width, each panel's height, margins and gaps.
+
+    No layout engine, which is slow.
+    """
+    panel = (width - left - right - (columns - 1) * gap[0]) / columns
+    total = top + rows * height + (rows - 1) * gap[1] + bottom
+    figure = Figure(figsize=(width, total))
     figure.subplots_adjust(
-        left / width, bottom / height, 1 - right / width, 1 - top / height, gap[0] / size[0], gap[1] / size[1]
+        left / width, bottom / total, 1 - right / width, 1 - top / total, gap[0] / panel, gap[1] / height
     )
     axes = figure.subplots(rows, columns, sharex=share, sharey=share, squeeze=False)
     return figure, axes.tolist()
 
 
-def method_panels(labels: Sequence[str], size: tuple[float, float], **margins: Any) -> tuple[Figure, list[Panel]]:
+def method_panels(labels: Sequence[str], width: float, height: float, **margins: Any) -> tuple[Figure, list[Panel]]:
     """One panel per method in a grid, each with its method's name; `margins` are those of `panels`."""
-    rows, columns = grid_of(len(labels))
-    figure, axes = panels(rows, columns, size, **margins)
+    rows, columns = grid_of(len(labels), width)
+    figure, axes = panels(rows, columns, width, height, **margins)
     every = [panel for row in axes for panel in row]
     for surplus in every[len(labels) :]:
         surplus.set_visible(False)
@@ -60,30 +68,35 @@ def method_panels(labels: Sequence[str], size: tuple[float, float], **margins: A
         for place, (label, panel) in enumerate(zip(labels, every, strict=False))
     ]
     for panel in found:
-        panel.axes.set_title(shortened(panel.label, 34))
+        hover(panel.axes.set_title(shortened(panel.label, 34)), panel.label)
     return figure, found
 
 
 def layer_panels(
-    layers: Mapping[str, Sequence[str]], *, widest: float, height: float, left: float, **margins: Any
+    layers: Mapping[str, Sequence[str]], width: float, height: float, *, left: float, **margins: Any
 ) -> tuple[Figure, list[Panel]]:
-    """One row per method, one panel per layer of it; `left` is widened by the lines of the methods' names."""
-    columns = max(len(names) for names in layers.values())
-    size = (max(1.15, min(widest, 3 * widest / columns)), height)
+    """One row per method, or several, with one panel per layer of it; `left` is widened by the methods' names."""
+    columns = min(max(len(names) for names in layers.values()), int(width / NARROWEST))
     left += 0.12 * max(wrapped(label).count("\n") + 1 for label in layers)
-    figure, axes = panels(len(layers), columns, size, left=left, share=False, **margins)
+    rows = [
+        (label, names[start : start + columns])
+        for label, names in layers.items()
+        for start in range(0, len(names), columns)
+    ]
+    figure, axes = panels(len(rows), columns, width, height, left=left, share=False, **margins)
     found = []
-    for row, (label, names) in zip(axes, layers.items(), strict=True):
+    for number, ((label, names), row) in enumerate(zip(rows, axes, strict=True)):
+        below = len(rows[number + 1][1]) if number + 1 < len(rows) else 0
         for surplus in row[len(names) :]:
             surplus.set_visible(False)
         found += [
-            Panel(label, panel, leftmost=panel is row[0], lowest=row is axes[-1], layer=name)
-            for panel, name in zip(row, names, strict=False)
+            Panel(label, panel, leftmost=place == 0, lowest=place >= below, layer=name)
+            for place, (panel, name) in enumerate(zip(row, names, strict=False))
         ]
     return figure, found
 
 
-def grid_of(count: int) -> tuple[int, int]:
-    """Rows and columns for some panels: three in a row, but four as two by two, and four in a row for ten or more."""
-    columns = 2 if count == 4 else min(3 if count < 10 else 4, count)
+def grid_of(count: int, width: float) -> tuple[int, int]:
+    """Rows and columns for some panels: three in a row, but four as two by two; on a narrow figure one."""
+    columns = 1 if width <= NARROW else 2 if count == 4 else min(3, count)
     return -(-count // columns), columns

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -47,25 +48,29 @@ class Samples:
     probabilities: npt.NDArray[np.float32]
 
 
-def first_good(group: Group, label: str, read: Callable[[Path], Content], what: str) -> Content | None:
-    """What a method's run with the smallest seed has of that kind, or the first further seed whose file is good.
+def of_methods(
+    group: Group, read: Callable[[Path], Content], what: str, labels: Iterable[str] | None = None
+) -> dict[str, Content]:
+    """What each method's run with the smallest seed has of a kind, or the first further seed whose file is good.
 
-    If none is, the reader of the page is told.
+    The reader of the page is told of the methods of which none is.
     """
-    problems = []
-    for run in group.methods[label]:
-        try:
-            return read(run.folder)
-        except DataError as error:
-            problems.append(str(error))
-    group.remark(f"{what} of {label} cannot be shown: {problems[0]}.")
-    return None
-
-
-def of_every_method(group: Group, read: Callable[[Path], Content], what: str) -> dict[str, Content]:
-    """The same for every method that has it."""
-    found = {label: first_good(group, label, read, what) for label in group.methods}
-    return {label: content for label, content in found.items() if content is not None}
+    found: dict[str, Content] = {}
+    lacking: dict[str, list[str]] = {}
+    for label in group.methods if labels is None else labels:
+        problems = []
+        for run in group.methods[label]:
+            try:
+                found[label] = read(run.folder)
+                break
+            except DataError as error:
+                problems.append(str(error).replace(f"{run.folder}{os.sep}", ""))
+        else:
+            lacking.setdefault(problems[0], []).append(label)
+    for problem, without in lacking.items():
+        listed = "all methods" if 1 < len(without) == len(group.methods) else ", ".join(without)
+        group.remark(f"{what} of {listed} cannot be shown: {problem}.")
+    return found
 
 
 @cache

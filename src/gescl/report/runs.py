@@ -79,6 +79,21 @@ class Group:
     def seeds(self) -> list[int]:
         return sorted({run.result.seed for run in self.runs})
 
+    @property
+    def several_seeds(self) -> bool:
+        """Whether any method has a mean over seeds, or a range of them."""
+        return any(len(runs) > 1 for runs in self.methods.values())
+
+    @property
+    def of_mean(self) -> str:
+        """The end of a caption of means, if there is something to average."""
+        return " Mean over seeds." if self.several_seeds else ""
+
+    @property
+    def of_one_run(self) -> str:
+        """The end of a caption of what a single run wrote, if there are several."""
+        return " The run with the smallest seed." if self.several_seeds else ""
+
 
 def read_runs(folder: Path) -> tuple[list[Run], list[LeftOut]]:
     """Every run below a folder. A run that cannot be read is left out with a reason; only a missing folder fails."""

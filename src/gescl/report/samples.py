@@ -4,72 +4,86 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib.axes import Axes
 
-from .drawing import Drawing
-from .labels import shortened
+from .drawing import Drawing, hover
+from .labels import LETTER, shortened
 from .panels import panels
-from .run_files import Samples, first_good, read_samples
+from .run_files import Samples, of_methods, read_samples
 from .runs import Group
-from .style import Looks
+from .style import NARROW, Looks
 
 # Okabe and Ito's bluish green and vermilion; the marks say it too, for print and for the colour-blind.
 RIGHT, WRONG = "#009e73", "#d55e00"
-CELL = 0.5  # inches an image
+NAMES, GAP, LINE = 0.85, 0.3, 0.15  # inches of the names at the left, between two blocks, of a line of text
+SIZE = 6.5  # points of text
 PIXELS = 32  # an image is enlarged to at least this
 
 
-def draw_samples(group: Group, look: Looks) -> Drawing | None:
+def draw_samples(group: Group, look: Looks, width: float) -> Drawing | None:
     """One row per task; under each image the class predicted by GESCL (or the first method) and by fine-tuning."""
     ours = [label for label in ("gescl", "gescl-distill") if label in group.methods][:1]
     wanted = [*ours, *(label for label in group.methods if label == "finetune")] or list(group.methods)[:1]
     found: dict[str, list[Samples]] = {}
-    for label in wanted:
-        samples = first_good(group, label, read_samples, "Sample images")
+    for label, samples in of_methods(group, read_samples, "Sample images", wanted).items():
         if samples and (not found or _same(samples, next(iter(found.values())))):
             found[label] = samples
     if not found:
         return None
     shown = next(iter(found.values()))
-    count = max(len(samples.images) for samples in shown)
-    blocks = 2 if len(shown) > 4 else 1
+    width = width if len(shown) > 1 else NARROW
+    blocks = 2 if width > NARROW else 1
     rows = -(-len(shown) // blocks)
-    line = 0.16  # inches of a line of text below an image
-    tall = CELL + line * len(found) + 0.06
-    name_width = 1.2
+    broad = (width - 0.1 - (blocks - 1) * GAP) / blocks
+    cell = (broad - NAMES) / max(len(samples.images) for samples in shown)
+    tall = cell + LINE * len(found) + 0.1
     figure, (axes,) = panels(
-        1, blocks, (name_width + count * CELL, rows * tall), left=0.05, right=0.05, bottom=0.05, top=0.05, share=False
+        1, blocks, width, rows * tall, left=0.05, right=0.05, bottom=0.05, top=0.05, gap=(GAP, 0), share=False
     )
     for block, panel in enumerate(axes):
-        panel.set(xlim=(0, name_width + count * CELL), ylim=(rows * tall, 0))
         panel.set_axis_off()
         for row, task in enumerate(shown[block * rows : (block + 1) * rows]):
             top = row * tall
-            panel.text(0, top + CELL / 2, shortened(task.task, 18), va="center", size=7)
-            for k, label in enumerate(found):
-                panel.text(0, top + CELL + line * (k + 0.5), shortened(label, 18), va="center", size=7)
+            _name(panel, top + cell / 2, task.task)
+            for number, (label, samples) in enumerate(found.items()):
+                middle = top + cell + LINE * (number + 0.5)
+                _name(panel, middle, label)
+                _verdicts(panel, samples[block * rows + row], middle, cell)
             for k, image in enumerate(task.images):
-                left = name_width + k * CELL
+                left = NAMES + k * cell
                 panel.imshow(
-                    _enlarged(image), extent=(left + 0.02, left + CELL - 0.02, top + CELL - 0.02, top + 0.02),
+                    _enlarged(image), extent=(left + 0.02, left + cell - 0.02, top + cell - 0.02, top + 0.02),
                     interpolation="nearest", aspect="auto",
                 )  # fmt: skip
-                for number, column in enumerate(found.values()):
-                    text, right = _verdict(column[block * rows + row], k)
-                    panel.text(
-                        left + CELL / 2, top + CELL + line * (number + 0.45), text,
-                        ha="center", va="center", size=7, color=RIGHT if right else WRONG,
-                    )  # fmt: skip
-        panel.set(xlim=(0, name_width + count * CELL), ylim=(rows * tall, 0))
+        panel.set(xlim=(0, broad), ylim=(rows * tall, 0))
     told = "; ".join(f"{label} {_score(samples)}" for label, samples in found.items())
     return Drawing(
         "samples",
         "Sample images and predictions",
         "Test images of every task, classified by the network as it was after the last task: ✓ right, ✗ wrong and "
-        "what it said instead. The run with the smallest seed.",
+        f"what it said instead.{group.of_one_run}",
         f"Sample images of every task with predicted classes. Right: {told}.",
         figure,
-        wide=True,
+        [],
     )
+
+
+def _name(panel: Axes, middle: float, name: str) -> None:
+    hover(panel.text(0, middle, shortened(name, int(NAMES / (LETTER * SIZE)) - 1), va="center", size=SIZE), name)
+
+
+def _verdicts(panel: Axes, samples: Samples, middle: float, cell: float) -> None:
+    """Under each image whether it was recognised, and as what."""
+    letters = max(1, int(cell / (LETTER * SIZE)) - 2)
+    for k in range(len(samples.images)):
+        predicted = samples.classes[int(samples.probabilities[k].argmax())]
+        sign, colour = ("✓", RIGHT) if _right(samples, k) else ("✗", WRONG)
+        text = panel.text(
+            NAMES + (k + 0.5) * cell, middle, f"{sign} {shortened(predicted, letters)}",
+            ha="center", va="center", size=SIZE, color=colour,
+        )  # fmt: skip
+        truth = samples.classes[int(samples.labels[k])]
+        hover(text, predicted if predicted == truth else f"{predicted}, not {truth}")
 
 
 def _same(one: list[Samples], other: list[Samples]) -> bool:
@@ -79,14 +93,12 @@ def _same(one: list[Samples], other: list[Samples]) -> bool:
     )
 
 
-def _verdict(samples: Samples, index: int) -> tuple[str, bool]:
-    predicted = int(samples.probabilities[index].argmax())
-    right = predicted == int(samples.labels[index])
-    return f"{'✓' if right else '✗'} {shortened(samples.classes[predicted], 7)}", right
+def _right(samples: Samples, index: int) -> bool:
+    return int(samples.probabilities[index].argmax()) == int(samples.labels[index])
 
 
 def _score(samples: list[Samples]) -> str:
-    verdicts = [_verdict(task, k)[1] for task in samples for k in range(len(task.images))]
+    verdicts = [_right(task, k) for task in samples for k in range(len(task.images))]
     return f"{sum(verdicts)} of {len(verdicts)}"
 
 

@@ -9,7 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, MultipleLocator
+from matplotlib.ticker import MultipleLocator
+
+# Inches. A figure is as wide as the page's text or as half of it, and its card shows it at full width; wide figures are
+# drawn a second time, narrow, for small screens.
+WIDE, NARROW = 8.6, 4.2
 
 # The page gives these four other values in dark mode, so nothing else may be drawn in exactly these colours.
 INK = "#1b1f24"
@@ -34,6 +38,8 @@ COLOURS = {
 }
 # Paul Tol's muted palette, for variants of a method and for names nobody knows.
 FURTHER_COLOURS = ("#882255", "#44aa99", "#332288", "#999933", "#aa4499", "#117733", "#88ccee", "#cc6677", "#ddcc77")
+# Of the lines of tasks, one after the other: each can be seen on white and in dark mode.
+TASK_COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#8c510a", "#56b4e9", "#aa3377", "#e69f00")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h")
 DASHES = ((4.0, 1.5), (1.5, 1.2), (6.0, 1.5, 1.5, 1.5))
 
@@ -137,12 +143,3 @@ def accuracy_axis(axes: Axes, lowest: float) -> None:
     step = 0.2 if span > 0.6 else 0.1 if span > 0.3 else 0.05 if span > 0.1 else 0.02
     axes.set_ylim(floor, 1 + 0.03 * span)
     axes.yaxis.set_major_locator(MultipleLocator(step))
-
-
-def task_axis(axes: Axes, tasks: int, label: str = "tasks learned") -> None:
-    """Whole numbers of tasks from 1."""
-    step = next(step for step in (1, 2, 5, 10, 20, 50, tasks) if tasks / step <= 8)
-    axes.set_xlim(0.7, tasks + 0.3)
-    axes.xaxis.set_major_locator(FixedLocator(range(step, tasks + 1, step)))
-    if label:
-        axes.set_xlabel(label)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
-from io import StringIO
 from pathlib import Path
 
 from ..store import write_bytes
+from .drawing import csv_text
 from .tables import Cell, Table
 
 LATEX = str.maketrans(
@@ -37,11 +36,7 @@ def write_table(table: Table, folder: Path) -> None:
 
 def as_csv(table: Table) -> str:
     rows = [{key: value for cell in row for key, value in cell.numbers.items()} for row in table.rows]
-    text = StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text(rows)
 
 
 def as_markdown(table: Table) -> str:

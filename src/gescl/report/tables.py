@@ -105,7 +105,12 @@ def methods_table(group: Group) -> Table:
         for label, runs in group.methods.items()
     }
     rivals = [label for label in summaries if base_method(label) != BOUND]
-    best = {column.key: _best(column, [summaries[label][column.key] for label in rivals]) for column in COLUMNS}
+    seeds_of = {label: sorted(run.result.seed for run in runs) for label, runs in group.methods.items()}
+    comparable = all(seeds_of[label] == seeds_of[rivals[0]] for label in rivals)
+    best = {
+        column.key: _best(column, [summaries[label][column.key] for label in rivals]) if comparable else None
+        for column in COLUMNS
+    }
     rows = []
     for label, known in summaries.items():
         seeds = len(group.methods[label])
@@ -115,7 +120,11 @@ def methods_table(group: Group) -> Table:
             marked = label in rivals and value is not None and number(column, value.mean) == best[column.key]
             cells.append(_cell(column, value, marked))
         rows.append(cells)
-    caption = "Mean ± standard deviation over seeds; the best mean of each column is bold."
+    caption = "Mean ± standard deviation over seeds." if group.several_seeds else "One run per method."
+    if not comparable:
+        caption += " No value is marked as the best: not all methods were run with the same seeds."
+    elif any(best.values()):
+        caption += " The best value of each column is bold."
     if any(base_method(label) == BOUND for label in summaries):
         caption += " joint sees the images of all tasks at once: an upper bound, not counted for the best."
     headings = [("method", ""), ("seeds", "runs averaged"), *((column.title, column.explanation) for column in COLUMNS)]
@@ -128,6 +137,7 @@ def differences_table(group: Group) -> Table | None:
     if reference is None or len(group.methods) < 2:
         return None
     rows = []
+    intervals = False
     for label, runs in group.methods.items():
         if label == reference:
             continue
@@ -136,16 +146,13 @@ def differences_table(group: Group) -> Table | None:
         cells = [Cell(label, label, {"method": label}), Cell(str(pairs), pairs, {"pairs": pairs})]
         cells += [_difference_cell(column, found) for column, found in zip(COMPARED, differences, strict=True)]
         rows.append(cells)
+        intervals |= any(difference.interval for difference in differences if difference)
+    caption = f"Method minus {reference} with the same seed."
+    if intervals:
+        caption += " The mean, and Student's 95 % interval in brackets: wide where seeds are few."
     headings = [("method", f"minus {reference}"), ("pairs", "seeds that both have")]
     headings += [(column.title, column.explanation) for column in COMPARED]
-    return Table(
-        "differences",
-        "Differences to GESCL",
-        f"Method minus {reference} with the same seed: the mean, and Student's 95 % interval in brackets. "
-        "With few seeds the interval is rough, and rather too narrow.",
-        headings,
-        rows,
-    )
+    return Table("differences", f"Differences to {reference}", caption, headings, rows)
 
 
 def number(column: Column, value: float) -> str:

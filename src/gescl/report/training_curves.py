@@ -8,20 +8,20 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from .drawing import Drawing
 from .panels import method_panels
-from .run_files import of_every_method, read_events
+from .run_files import of_methods, read_events
 from .runs import Group
-from .style import GRID, MUTED, Looks
+from .style import GRID, MUTED, NARROW, Looks
 
 DECADE = (1, 2, 5)
 
 
-def draw_training(group: Group, look: Looks) -> Drawing | None:
+def draw_training(group: Group, look: Looks, width: float) -> Drawing | None:
     """One panel per method: the loss on training and validation images over epochs; a vertical line starts a task."""
-    logs = of_every_method(group, read_events, "Training curves")
+    logs = of_methods(group, read_events, "Training curves")
     found = {label: events for label, events in logs.items() if events.epochs}
     if not found:
         return None
-    figure, places = method_panels(list(found), (2.1, 1.3), top=0.5)
+    figure, places = method_panels(list(found), width if len(found) > 1 else NARROW, 1.4, left=0.66, top=0.5)
     losses = [float(epoch[key]) for events in found.values() for epoch in events.epochs for key in ("loss", "val_loss")]
     low, high = _limits(losses)
     for place in places:
@@ -65,11 +65,21 @@ def draw_training(group: Group, look: Looks) -> Drawing | None:
     return Drawing(
         "training",
         "Training curves",
-        "Loss over the epochs of all tasks, one after the other; a thin vertical line is where a task begins. "
-        "The run with the smallest seed.",
+        "Loss over the epochs of all tasks, one after the other; a thin vertical line is where a task begins."
+        + group.of_one_run,
         f"Small line charts of training and validation loss, one per method: {told}.",
         figure,
-        wide=len(found) > 1,
+        [
+            {
+                "method": label,
+                "task": epoch.get("task"),
+                "epoch": epoch.get("epoch"),
+                "loss": epoch["loss"],
+                "val_loss": epoch["val_loss"],
+            }
+            for label, events in found.items()
+            for epoch in events.epochs
+        ],
     )
 
 

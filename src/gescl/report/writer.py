@@ -10,7 +10,7 @@ from ..errors import DataError
 from ..store import write_bytes
 from .capacity import draw_capacity
 from .cost import draw_cost
-from .curves import draw_average, draw_every_task, draw_first_task
+from .curves import draw_average, draw_every_task, draw_first_task, draw_forgetting
 from .drawing import Drawing, Files, render, style
 from .grouping import foremost, group_runs
 from .importance import draw_importance, draw_kernels
@@ -19,21 +19,22 @@ from .page import Chapter, make_page
 from .parallel import in_parallel
 from .runs import Group, read_runs
 from .samples import draw_samples
-from .style import Looks, looks
+from .style import NARROW, WIDE, Looks, looks
 from .table_files import write_table
 from .tables import differences_table, methods_table
 from .training_curves import draw_training
 
 log = logging.getLogger("gescl")
 
-#: Draws one figure of a group, or nothing where its runs do not have what it shows.
-Drawer = Callable[[Group, Looks], Drawing | None]
+#: Draws one figure of a group, at most so many inches wide, or nothing where its runs do not have what it shows.
+Drawer = Callable[[Group, Looks, float], Drawing | None]
 #: These have one line or point per method. All others have one panel or row, of which a reader can take in a dozen.
-OVERVIEWS: tuple[Drawer, ...] = (draw_first_task, draw_average, draw_cost)
+OVERVIEWS: tuple[Drawer, ...] = (draw_first_task, draw_average, draw_forgetting, draw_cost)
 MOST_PANELS = 12
 DRAWERS: tuple[Drawer, ...] = (
     draw_first_task,
     draw_average,
+    draw_forgetting,
     draw_every_task,
     draw_matrices,
     draw_capacity,
@@ -48,8 +49,8 @@ DRAWERS: tuple[Drawer, ...] = (
 def write_report(runs: Path, out: Path) -> Path:
     """Write the report of all runs below a folder, and return the path of its page.
 
-    `out` gets `report.html`, `figures/GROUP/NAME.{png,svg,pdf}` and `tables/GROUP/NAME.{csv,md,tex}`. Runs that cannot
-    be shown are left out, and the page says why; a folder without a single good run is an error.
+    `out` gets `report.html`, `figures/GROUP/NAME.{png,svg,pdf,csv}` and `tables/GROUP/NAME.{csv,md,tex}`. Runs
+    that cannot be shown are left out, and the page says why; a folder without a single good run is an error.
     """
     good, left_out = read_runs(runs)
     if not good:
@@ -79,8 +80,11 @@ def _figures(groups: Sequence[Group], look: Looks) -> list[list[Files]]:
 
     def work(number: int) -> tuple[Files | None, list[str]]:
         group, draw = jobs[-1 - number]  # the last ones take longest: begun first, no core waits for them at the end
-        drawing = draw(group if draw in OVERVIEWS else foremost(group, MOST_PANELS), look)
-        return (render(drawing) if drawing is not None else None), group.remarks
+        shown = group if draw in OVERVIEWS else foremost(group, MOST_PANELS)
+        drawing = draw(shown, look, WIDE)
+        if drawing is None:
+            return None, group.remarks
+        return render(drawing, draw(shown, look, NARROW) if drawing.wide else None), group.remarks
 
     with style():
         done = in_parallel(work, len(jobs))[::-1]

@@ -150,3 +150,32 @@ def test_unfinished_runs_are_named_and_a_missing_folder_refused(tmp_path: Path) 
     assert "unfinished" in results_page(tmp_path)
     with pytest.raises(DataError, match="not a folder"):
         collect(tmp_path / "nothing", tmp_path)
+
+
+def test_the_page_opens_with_which_method_on_which_stream_by_how_much(tmp_path: Path) -> None:
+    for name, method, learned, fall, spread in (
+        ("svhn", "gescl-distill", 0.82, 0.002, 0.0),
+        ("svhn", "lwf", 0.80, 0.004, 0.0),
+        ("svhn", "mas", 0.81, 0.0, 0.05),
+        ("svhn", "joint", 0.9, 0.0, 0.0),
+        ("domains", "gescl-distill", 0.7, 0.01, 0.0),
+        ("domains", "lwf", 0.72, 0.01, 0.0),
+        ("domains", "gescl", 0.71, 0.0, 0.0),
+        ("domains", "frozen", 0.65, 0.0, 0.0),
+        ("room", "gescl", 0.7, 0.0, 0.0),
+        ("room", "frozen", 0.6, 0.0, 0.0),
+    ):
+        write_seeds(tmp_path, method, name, learned, fall, spread)
+    page = results_page(tmp_path)
+    opening = page[: page.index("## The paper's claims")]
+    assert "| method | domains | svhn |" in opening
+    assert "| `gescl-distill` | 0.675 (0.030) | **0.815** (0.006) |" in opening
+    assert "| `lwf` | 0.695 (0.030) | 0.790 (0.012) |" in opening and "| `mas` | – | **0.810** (0.000) |" in opening
+    assert (
+        "first, or cannot be told from the first, on 1 of 2 streams; on domains `gescl` is ahead by 0.035." in opening
+    )
+    assert "its loss without the hold and the sparsity: domains -0.020 (-0.020 … -0.020), svhn +0.02" in opening
+    assert "forgets 0.006 to 0.030, most on domains." in opening
+    assert "frozen after the first task: domains +0.060 (+0.060 … +0.060)." in opening
+    assert "90.6% on svhn" in opening
+    assert "(`room`): `gescl` 0.700, `frozen` 0.600, with " in opening

@@ -92,7 +92,7 @@ def _is_first(label: str, group: Group, labels: Sequence[str], of: Quantity, lea
     signs = [sign * difference.sign for difference in found.values()]
     verdict = -1 if -1 in signs else 1 if signs and all(one == 1 for one in signs) else 0
     nearest = min(found, key=lambda other: sign * found[other].mean, default=None)
-    remark = f"; {label} − {nearest}: {_signed(found[nearest])}" if nearest else ""
+    remark = f"; {label} − {nearest}: {signed(found[nearest])}" if nearest else ""
     return Finding(verdict, _listed(_means(values)) + remark)
 
 
@@ -114,7 +114,7 @@ def _listed(means: Mapping[str, float], digits: int = 3) -> str:
     return ", ".join(f"{label} {value:.{digits}f}" for label, value in means.items())
 
 
-def _signed(difference: Difference, digits: int = 3) -> str:
+def signed(difference: Difference, digits: int = 3) -> str:
     """ "+0.012 (+0.010 … +0.014)"."""
     interval = difference.interval
     around = f" ({interval[0]:+.{digits}f} … {interval[1]:+.{digits}f})" if interval else " (one seed)"
@@ -141,7 +141,7 @@ def _ewc_degrades(group: Group) -> Finding | None:
     found = differences("gescl", values).get("ewc") if values else None
     if found is None:
         return None
-    return Finding(found.sign, f"lead of gescl after {len(group.tasks)} tasks minus after {early}: {_signed(found)}")
+    return Finding(found.sign, f"lead of gescl after {len(group.tasks)} tasks minus after {early}: {signed(found)}")
 
 
 def _si_learns_last(group: Group) -> Finding | None:
@@ -178,7 +178,7 @@ def _forgets_little(group: Group) -> Finding | None:
         return None
     found, most = mean_with_interval(known), MOST_FORGETTING[group.name]
     low, high = found.interval or (0.0, 1.0)
-    return Finding((high <= most) - (low > most), f"{_signed(found, 4).replace('+', '')}; asked for: at most {most}")
+    return Finding((high <= most) - (low > most), f"{signed(found, 4).replace('+', '')}; asked for: at most {most}")
 
 
 def _near_joint(group: Group) -> Finding | None:

@@ -13,7 +13,6 @@ from typing import Any
 
 from ..errors import DataError
 from ..runs.recipe import load_recipe
-from ..store import write_bytes
 from ..sweeps.cells import Cell, Executor
 from ..sweeps.choice import TriedSetting, choose, write_tried
 from ..sweeps.grid import read_grid
@@ -34,7 +33,7 @@ def reproduce(
 ) -> Path:
     """Run a plan to its end and return the folder of its report. Runs that failed are named in an error at the end."""
     from ..report import write_report  # matplotlib is slow to import, and only needed here
-    from .results_page import results_page
+    from .results_page import write_page
 
     settings = {**plan.settings, **settings}
     chosen = tune(plan, out / "tuning", executor, settings, tell)
@@ -44,7 +43,7 @@ def reproduce(
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     report = out / "report" / plan.name
     write_report(out / "runs" / plan.name, report)
-    write_bytes(out / "results.md", results_page(out, "gescl reproduce").encode())
+    write_page(out, out / "results.md", "gescl reproduce")
     if failed:
         raise DataError(f"{plan.name}: {len(failed)} of {len(cells)} runs failed; the report is without them")
     return report

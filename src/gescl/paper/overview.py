@@ -1,0 +1,179 @@
+"""What the results page opens with: which method, on which stream, by how much; a figure, and what to remember.
+
+Every sentence is made from the runs. One whose runs are missing is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from matplotlib.figure import Figure
+
+from .. import metrics
+from ..report.drawing import Drawing
+from ..report.runs import Group
+from ..report.statistics import Difference, summary
+from ..report.style import COLOURS, MUTED
+from ..report.table_files import markdown_lines
+from .claims import OURS, STREAMS, differences, main_group, rivals_without_old_data, signed, values_of
+from .experiments import METHODS
+
+ALT = "Average accuracy of every method on each stream, one dot per seed"
+
+
+def overview(groups: Sequence[Group], figure: str) -> str:
+    """The table, the figure and the sentences; empty if no stream was run."""
+    streams = {stream: group for stream in STREAMS if (group := main_group(groups, stream))}
+    if not streams:
+        return ""
+    parts = [
+        "## In short\n",
+        "Average accuracy over all tasks after the last one, forgetting in brackets. Bold: the first among methods\n"
+        "that see no old data, and those that its runs cannot be told from (95 % interval of the paired difference).\n",
+        "\n".join(_table(streams)) + "\n",
+        f"![{ALT}]({figure})\n",
+    ]
+    room = main_group(groups, "room")
+    sentences = [sentence for tell in SENTENCES if (sentence := tell(streams))]
+    sentences += [sentence for sentence in [_room(room)] if sentence]
+    return "\n".join([*parts, "\n".join(f"- {sentence}" for sentence in sentences), ""])
+
+
+def _table(streams: dict[str, Group]) -> list[str]:
+    rows = []
+    best = {stream: _foremost(group) for stream, group in streams.items()}
+    for method in METHODS:
+        row = [f"`{method}`"]
+        for stream, group in streams.items():
+            accuracy, forgetting = (_mean(group, method, of) for of in (metrics.average_accuracy, metrics.forgetting))
+            text = "–" if accuracy is None else f"{accuracy:.3f}"
+            text = f"**{text}**" if method in best[stream] else text
+            row.append(text if forgetting is None else f"{text} ({forgetting:.3f})")
+        rows.append(row)
+    return markdown_lines(["method", *streams], rows)
+
+
+def _mean(group: Group, method: str, of: Callable[[list[list[float | None]]], float | None]) -> float | None:
+    found = summary([of(run.result.accuracy) for run in group.methods.get(method, [])])
+    return found.mean if found else None
+
+
+def _first(group: Group) -> str | None:
+    """The method without old data that has the highest average accuracy."""
+    found = {label: _mean(group, label, metrics.average_accuracy) for label in rivals_without_old_data(group)}
+    known = {label: mean for label, mean in found.items() if mean is not None}
+    return max(known, key=lambda label: known[label], default=None)
+
+
+def _foremost(group: Group) -> list[str]:
+    """The first, and those that are not behind it by the interval of the difference."""
+    first = _first(group)
+    if first is None:
+        return []
+    return [first, *(name for name, found in _leads(group, first).items() if found.interval and found.sign < 1)]
+
+
+def _leads(group: Group, method: str) -> dict[str, Difference]:
+    values = values_of(group, rivals_without_old_data(group), metrics.average_accuracy)
+    return differences(method, values) if values and method in values else {}
+
+
+def _ours(streams: dict[str, Group]) -> str | None:
+    run = {stream: group for stream, group in streams.items() if OURS in group.methods}
+    tops = [stream for stream, group in run.items() if OURS in _foremost(group)]
+    ahead = [
+        f"on {stream} `{_first(group)}` is ahead by {-_leads(group, OURS)[str(_first(group))].mean:.3f}"
+        for stream, group in run.items()
+        if stream not in tops
+    ]
+    if not run:
+        return None
+    text = f"`{OURS}` is first, or cannot be told from the first, on {len(tops)} of {len(run)} streams"
+    return "; ".join([text, *ahead]) + "."
+
+
+def _distillation(streams: dict[str, Group]) -> str | None:
+    """What the sparse method adds to distillation alone."""
+    found = {stream: _leads(group, OURS)["lwf"] for stream, group in streams.items() if "lwf" in _leads(group, OURS)}
+    if not found:
+        return None
+    listed = ", ".join(f"{stream} {signed(difference)}" for stream, difference in found.items())
+    return f"`{OURS}` minus `lwf`, its loss without the hold and the sparsity: {listed}."
+
+
+def _forgetting(streams: dict[str, Group]) -> str | None:
+    found = {stream: _mean(group, OURS, metrics.forgetting) for stream, group in streams.items()}
+    known = {stream: value for stream, value in found.items() if value is not None}
+    if not known:
+        return None
+    worst = max(known, key=lambda stream: known[stream])
+    return f"`{OURS}` forgets {min(known.values()):.3f} to {known[worst]:.3f}, most on {worst}."
+
+
+def _paper(streams: dict[str, Group]) -> str | None:
+    """How the paper's method does against doing nothing to the trunk."""
+    found = {
+        stream: _leads(group, "gescl")["frozen"]
+        for stream, group in streams.items()
+        if "frozen" in _leads(group, "gescl")
+    }
+    if not found:
+        return None
+    listed = ", ".join(f"{stream} {signed(difference)}" for stream, difference in found.items())
+    return f"`gescl`, the paper's method, minus a trunk that is frozen after the first task: {listed}."
+
+
+def _bound(streams: dict[str, Group]) -> str | None:
+    shares = {}
+    for stream, group in streams.items():
+        ours, joint = (_mean(group, label, metrics.average_accuracy) for label in (OURS, "joint"))
+        if ours is not None and joint:
+            shares[stream] = ours / joint
+    if not shares:
+        return None
+    return (
+        f"`{OURS}` reaches of `joint`, which keeps all images: "
+        + ", ".join(f"{share:.1%} on {stream}" for stream, share in shares.items())
+        + "."
+    )
+
+
+def _room(group: Group | None) -> str | None:
+    if group is None or "gescl" not in group.methods:
+        return None
+    means = {label: _mean(group, label, metrics.average_accuracy) for label in group.methods}
+    left = [run.result.free_filters[-1] for run in group.methods["gescl"] if run.result.free_filters]
+    counts = sorted(sum(free.values()) for free in left if free)
+    kept = f", with {counts[0]} to {counts[-1]} filters left" if counts else ""
+    listed = ", ".join(f"`{label}` {mean:.3f}" for label, mean in means.items() if mean is not None)
+    return f"Where tasks differ and forgetting must be exactly 0 (`room`): {listed}{kept}."
+
+
+SENTENCES = (_ours, _distillation, _forgetting, _paper, _bound)
+
+
+def draw_overview(groups: Sequence[Group]) -> Drawing | None:
+    """One panel per stream, one row per method: a dot per seed, a tick at their mean. None if no stream was run."""
+    streams = {stream: group for stream in STREAMS if (group := main_group(groups, stream))}
+    if not streams:
+        return None
+    figure = Figure(figsize=(1.2 + 1.55 * len(streams), 2.6), layout="constrained")
+    panels = figure.subplots(1, len(streams), sharey=True, squeeze=False)[0]
+    rows = [method for method in METHODS if any(method in group.methods for group in streams.values())]
+    for axes, (stream, group) in zip(panels, streams.items(), strict=True):
+        for row, method in enumerate(rows):
+            shares = [run.result.average_accuracy for run in group.methods.get(method, [])]
+            known = [share for share in shares if share is not None]
+            if not known:
+                continue
+            axes.plot(known, [row] * len(known), "o", color=COLOURS[method], markersize=3.5, alpha=0.6, mew=0)
+            axes.plot([sum(known) / len(known)], [row], "|", color=COLOURS[method], markersize=11, mew=1.6)
+        axes.set_title(stream)
+        axes.margins(x=0.12)
+        axes.locator_params(axis="x", nbins=4)
+        axes.tick_params(axis="y", length=0)
+        axes.spines["left"].set_visible(False)
+    panels[0].set_yticks(range(len(rows)), rows)
+    panels[0].set_ylim(len(rows) - 0.4, -0.6)
+    figure.supxlabel("average accuracy", color=MUTED, fontsize=7.5)
+    return Drawing("results", "Average accuracy", "", ALT, figure)

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from gescl import DataError, Finetune, Gescl, GesclError, Learner, Training, UsageError
 from gescl.errors import UnavailableError
 from gescl.methods import Method, Strategy, TaskContext
-from gescl.model_file import alone_with, backup_of
+from gescl.model_file import alone_with
 from gescl.networks.multihead import MultiHeadNet
-from gescl.store import read_tensors, write_tensors
+from gescl.store import backup_of, read_tensors, write_tensors
 
 from .conftest import stripes
 from .networks.residual import Residual, residual

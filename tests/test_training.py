@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gescl import DataError, Frozen, Joint, Learner, Task, Training, UsageError, training
+from gescl.errors import DivergedError
 from gescl.methods import METHODS, Batch, Finetune, Method, Strategy, TaskContext
 from gescl.networks.cnn import build_trunk
 from gescl.networks.feature_cache import FixedPrefix
@@ -255,7 +256,8 @@ def test_a_validation_loss_that_is_no_number_is_an_error(val_loss: float, monkey
 
 
 def test_a_training_loss_that_is_no_number_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match="no longer a finite number in epoch 2; a smaller learning rate than 1e\\+30 "):
+    words = r"finite number in epoch 2, step 1, where the output of layer heads\.0 .* a smaller .* than 1e\+30 "
+    with pytest.raises(DivergedError, match=words):
         rates(monkeypatch, [1.0] * 9, lr=1e30, optimizer="sgd", patience=9)
 
 

@@ -29,6 +29,10 @@ class DataError(GesclError):
     """The call is right, but the images, a file or a folder are not."""
 
 
+class DivergedError(DataError):
+    """Training has left the finite numbers, and would do so again with the same settings."""
+
+
 def unknown(what: str, given: str, known: Iterable[str]) -> str:
     """The message for an unknown name, with the nearest known one and the list of all unless it is long."""
     names = list(known)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,10 +15,11 @@ from torch import Tensor, nn
 
 from . import metrics
 from .calibration import fit_temperature, surest
-from .errors import DataError, GesclError, UnavailableError, UsageError, unknown
+from .checkpoints import Checkpoints, SavedState, Snapshot
+from .errors import DataError, DivergedError, GesclError, UnavailableError, UsageError, unknown
 from .maths.moments import pixel_moments
 from .methods import METHODS, Capacity, GesclDistill, Method, Strategy, method_class
-from .model_file import LARGEST_SIDE, Header, SavedModel, backup_of, read_model, write_model
+from .model_file import LARGEST_SIDE, Header, SavedModel, read_model, write_model
 from .networks.cnn import Shape, build_trunk
 from .networks.external import load_weights
 from .networks.multihead import MultiHeadNet
@@ -23,8 +27,9 @@ from .observers import Observer, ProgressBar
 from .randomness import seeded
 from .records import Guess, Prediction, TaskRecord
 from .runtime import find_device
+from .store import backup_of, digest
 from .streams.task import Split, Task, as_images
-from .training import Snapshot, Training, learn_task, validate
+from .training import Training, learn_task, validate
 from .validation import check_tensors, validated
 
 #: What rebuilding a learner can end in if a file does not hold what this version would have written.
@@ -81,6 +86,8 @@ class Learner:
         self._net: MultiHeadNet | None = None
         self._strategy: Strategy[Any] | None = None
         self._held_out: dict[str, dict[str, Split | None]] = {}
+        #: Of the last task, until it is saved.
+        self._checkpoints: Checkpoints | None = None
 
     @property
     def tasks(self) -> list[str]:
@@ -124,17 +131,19 @@ class Learner:
         carried = [*self.strategy.state().values(), *self.net.task_state().values()]
         return sum(tensor.numel() * tensor.element_size() for tensor in carried)
 
-    def learn(self, task: Task, earlier: Sequence[Task] = ()) -> TaskRecord:
+    def learn(self, task: Task, earlier: Sequence[Task] = (), *, checkpoint: str | Path | None = None) -> TaskRecord:
         """Learn a task. Its training images are not needed afterwards.
 
         `earlier` are tasks learned before whose test images are to be tested again (after loading, or for `joint`,
         which also trains on them, and learns with this task those of them that it does not know yet).
-        If learning fails or is interrupted, the learner is as it was before.
+        If learning fails or is interrupted, the learner is as it was before. With `checkpoint`, a file, the same call
+        then continues from the last epoch that was finished; the file is removed when the learner is saved.
         """
         self._check(task, earlier)
         if self._net is None:
             self._start(task)
         net, strategy, learned = self.net, self.strategy, len(self.records)
+        checkpoints = None if checkpoint is None else self._checkpoints_in(Path(checkpoint), task, earlier)
         held_out = dict(self._held_out)
         task_state = net.task_state()  # puts the newest task's statistics in place, to be copied with the weights
         before = Snapshot([*net.trunk.parameters(), *net.trunk.buffers(), *net.heads.parameters()])
@@ -146,8 +155,8 @@ class Learner:
                 self.records.append(_unlearned(known, len(self.records)))
         try:
             self.observer.begin_task(task.name, self.training.epochs)
-            record = self._learn(task, sorted(earlier, key=lambda known: self.index(known.name)))
-        except BaseException:
+            record = self._learn(task, sorted(earlier, key=lambda known: self.index(known.name)), checkpoints)
+        except BaseException as error:
             self.observer.abandon_task()
             del self.records[learned:]
             net.drop_heads(learned, task_state)
@@ -156,12 +165,14 @@ class Learner:
             self._held_out = held_out
             if not self.records:
                 self._net = self._strategy = None  # they have the failed task's size and pixel moments
+            if checkpoints is not None:
+                checkpoints.remove() if isinstance(error, DivergedError) else checkpoints.write()
             raise
-        self.records[-1] = record
+        self.records[-1], self._checkpoints = record, checkpoints
         self.observer.end_task(self.records)
         return record
 
-    def _learn(self, task: Task, earlier: Sequence[Task]) -> TaskRecord:
+    def _learn(self, task: Task, earlier: Sequence[Task], checkpoints: Checkpoints | None) -> TaskRecord:
         net, strategy, index = self.net, self.strategy, len(self.records) - 1
         for known in (*earlier, task):
             self._held_out[known.name] = {"val": known.val, "test": known.test}
@@ -175,11 +186,18 @@ class Learner:
             before_end = self._row(names, "test") if strategy.rewrites else None
             testing = time.perf_counter() - started
 
-        started = time.perf_counter()
+        resume = None if checkpoints is None else checkpoints.read()
+        started = time.perf_counter() - (resume.header["seconds"] if resume else 0)
+
+        def keep(state: SavedState) -> None:
+            if checkpoints is not None:
+                checkpoints.offer(replace(state, header={**state.header, "seconds": time.perf_counter() - started}))
+
         epochs = []
         for epoch in learn_task(
-            net, strategy, task, self.training, seed=self.seed, earlier=earlier, before_end=test_before_end
-        ):
+            net, strategy, task, self.training, seed=self.seed, earlier=earlier, before_end=test_before_end,
+            resume=resume, on_state=keep,
+        ):  # fmt: skip
             epochs.append(epoch)
             self.observer.end_epoch(epoch)
         seconds = time.perf_counter() - started - testing
@@ -199,7 +217,27 @@ class Learner:
             important_filters=capacity.important if capacity else None,
             val_images=len(task.val),
             temperature=fit_temperature(self._logits(task.val.images, index), task.val.labels),
+            retries=sum(epoch.retries for epoch in epochs),
         )
+
+    def _checkpoints_in(self, path: Path, task: Task, earlier: Sequence[Task]) -> Checkpoints:
+        """The checkpoints of this task, learned from these images in this way, starting from what is known now."""
+        new = [task, *(other for other in earlier if other.name not in self.tasks)]
+        how = {
+            "gescl": version("gescl"),
+            "network": self.network if isinstance(self.network, str) else qualified_name(self.network),
+            "method": {"name": self.method.name, **self.method.model_dump()},
+            "training": self.training.model_dump(exclude={"checkpoint_seconds"}),
+            "seed": self.seed,
+            "tasks": [*self.tasks, *((known.name, known.classes) for known in new)],
+        }
+        start = {"net": self.net.state_dict(), "task": self.net.task_state(), "method": self.strategy.state()}
+        tensors = {f"{part}.{name}": tensor.cpu() for part, state in start.items() for name, tensor in state.items()}
+        for known in new:
+            for kind, split in (("train", known.train), ("val", known.val)):
+                tensors |= {f"{known.name}.{kind}.images": split.images, f"{known.name}.{kind}.labels": split.labels}
+        fingerprint = digest(json.dumps(how), tensors)
+        return Checkpoints(path, fingerprint, self.training.checkpoint_seconds, self.observer.checkpoint)
 
     def predict(self, images: Any, task: str) -> Prediction:
         """Labels and probabilities of images (uint8, N×C×H×W or N×H×W×C, numpy or torch) for a learned task."""
@@ -263,6 +301,9 @@ class Learner:
         )
         model = SavedModel(header, self.net.state_dict(), self.net.task_state(), self.strategy.state())
         write_model(Path(path), model, backup=backup)
+        if self._checkpoints is not None:
+            self._checkpoints.remove()
+            self._checkpoints = None
 
     @staticmethod
     def load(

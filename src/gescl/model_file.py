@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .errors import DataError, UsageError
 from .records import TaskRecord
-from .store import locked, read_tensors, remains_of, write_tensors
+from .store import backup_of, locked, read_tensors, remains_of, write_tensors
 from .training import Training
 from .validation import validated
 
@@ -83,11 +83,6 @@ def read_model(path: Path) -> SavedModel:
     except ValueError as error:
         raise DataError(f"{path} is damaged: {error}") from error
     return SavedModel(header, **parts)
-
-
-def backup_of(path: Path) -> Path:
-    """Where the previous version of a model is kept."""
-    return path.with_name(f"{path.name}.bak")
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .records import Epoch, TaskRecord
@@ -22,6 +23,9 @@ class Observer:
 
     def end_epoch(self, epoch: Epoch) -> None:
         """An epoch is trained and validated."""
+
+    def checkpoint(self, file: Path) -> None:
+        """The state within a task has been written to a file, to continue from if learning is interrupted."""
 
     def end_task(self, records: Sequence[TaskRecord]) -> None:
         """A task is learned; `records` are those of all tasks so far, this one last."""
@@ -43,6 +47,10 @@ class Observers(Observer):
     def end_epoch(self, epoch: Epoch) -> None:
         for observer in self.observers:
             observer.end_epoch(epoch)
+
+    def checkpoint(self, file: Path) -> None:
+        for observer in self.observers:
+            observer.checkpoint(file)
 
     def end_task(self, records: Sequence[TaskRecord]) -> None:
         for observer in self.observers:

@@ -23,6 +23,8 @@ class Epoch:
     images: int
     seconds: float
     images_per_second: float
+    #: How often it was begun again with a third of the learning rate (`training.on_nan`).
+    retries: int = 0
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class TaskRecord:
     val_images: int = 0
     #: Logits are divided by this, so that probabilities are calibrated on validation images.
     temperature: float = 1.0
+    #: How often an epoch was begun again with a third of the learning rate.
+    retries: int = 0
 
 
 @dataclass(frozen=True)

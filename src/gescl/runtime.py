@@ -7,9 +7,12 @@ import functools
 import multiprocessing
 import os
 import platform
+import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -97,6 +100,55 @@ def die_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+class _Stop:
+    """A signal that asks the process to stop, and whether it has to wait."""
+
+    waiting: int | None = None
+    in_step = False
+
+    def heard(self, number: int, frame: object) -> None:
+        if self.in_step and self.waiting is None:
+            self.waiting = number
+        else:
+            self.obey(number)
+
+    def obey(self, number: int) -> None:
+        self.waiting = None
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)
+
+
+_stop = _Stop()
+
+
+@contextmanager
+def stop_between_steps() -> Iterator[None]:
+    """Inside the block, Ctrl-C and SIGTERM raise KeyboardInterrupt and SystemExit(143), in training only after the step
+    (`whole_step`). The second one does not wait."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        for number, handler in before.items():
+            if handler is not signal.SIG_IGN:
+                signal.signal(number, _stop.heard)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def whole_step() -> Iterator[None]:
+    """Inside the block, a signal that asks the process to stop waits for the end of the block."""
+    _stop.in_step = True
+    try:
+        yield
+    finally:
+        _stop.in_step = False
+        if _stop.waiting is not None:
+            _stop.obey(_stop.waiting)
 
 
 def _keep_freed_memory() -> None:

@@ -48,10 +48,15 @@ def write_bytes(path: Path, content: bytes, backup: Path | None = None) -> None:
                 temporary.unlink()
 
 
+def backup_of(path: Path) -> Path:
+    """Where the previous version of a file is kept."""
+    return path.with_name(f"{path.name}.bak")
+
+
 def remains_of(path: Path) -> list[Path]:
     """Temporary files left by a process that was killed while writing this file."""
     unfinished = re.compile(rf"\.{re.escape(path.name)}\.([0-9a-f]{{8}}|backup)")
-    return [beside for beside in path.parent.iterdir() if unfinished.fullmatch(beside.name)]
+    return [beside for beside in path.parent.glob(".*") if unfinished.fullmatch(beside.name)]
 
 
 def _second_name(path: Path, backup: Path) -> None:
@@ -73,7 +78,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any, backup
     """Tensors with a JSON header, as one safetensors file."""
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(header, ensure_ascii=False)
-    metadata = {"gescl": text, "sha256": _digest(text, contiguous)}
+    metadata = {"gescl": text, "sha256": digest(text, contiguous)}
     write_bytes(path, _ordered(safetensors.torch.save(contiguous, metadata)), backup)
 
 
@@ -95,8 +100,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        digest = _digest(metadata["gescl"], tensors)
-        if metadata.get("sha256", digest) != digest:  # files of the first versions have none
+        found = digest(metadata["gescl"], tensors)
+        if metadata.get("sha256", found) != found:  # files of the first versions have none
             raise ValueError("its checksum does not fit its content")
         return tensors, json.loads(metadata["gescl"])
     except FileNotFoundError as error:
@@ -107,8 +112,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
         raise DataError(f"{path} is not a file of gescl's, or is damaged: {error}") from error
 
 
-def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
-    """A checksum of a header and its tensors. It detects damage, not tampering."""
+def digest(text: str, tensors: Mapping[str, Tensor]) -> str:
+    """A checksum of a text and tensors (on the CPU). It detects damage, not tampering."""
     result = hashlib.sha256(text.encode())
     for name, tensor in sorted(tensors.items()):
         result.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.optim import lr_scheduler
 
 from .batches import Batches, ByHead, in_batches, resident
-from .errors import DataError, UsageError
+from .checkpoints import SavedState, Snapshot, TaskState
+from .divergence import first_bad_layer, warn_of_explosion
+from .errors import DivergedError, UsageError
 from .methods.base import Batch, Strategy, TaskContext
 from .networks.feature_cache import FixedPrefix, fixed_parameters, without_gradients
 from .networks.multihead import MultiHeadNet
 from .randomness import generator, seeded
 from .records import Epoch
-from .runtime import bfloat16_crashes
+from .runtime import bfloat16_crashes, whole_step
 from .streams.task import Split, Task
 
 #: Where an epoch is a single batch, this many of them count as one: a single batch is both the first and the last.
 CYCLE = 8
 #: From images, or what stands for them, and a task to the trunk's features.
 Embed = Callable[[Tensor, int], Tensor]
+
+
+#: A learning rate at which training diverged is divided by this, at most so many times per task.
+RETRY_FACTOR, MOST_RETRIES = 3.0, 3
+
+log = logging.getLogger("gescl")
 
 
 class Training(BaseModel):
@@ -58,6 +68,14 @@ class Training(BaseModel):
         description="memory for features of layers that a task cannot change, computed once per task instead of "
         "every epoch; 0: never keep them",
     )
+    checkpoint_seconds: NonNegativeFloat = Field(
+        60.0, description="at most how often a run or `gescl learn` writes a checkpoint; 0: after every epoch"
+    )
+    on_nan: Literal["stop", "retry"] = Field(
+        "stop",
+        description="if the loss is no longer a finite number: stop, or repeat the epoch with a third of the learning "
+        "rate, at most three times per task",
+    )
 
 
 PRESETS = {
@@ -84,11 +102,16 @@ def learn_task(
     seed: int,
     earlier: Sequence[Task] = (),
     before_end: Callable[[], None] = lambda: None,
+    resume: SavedState | None = None,
+    on_state: Callable[[SavedState], None] = lambda state: None,
 ) -> Iterator[Epoch]:
     """Learn a task with the net's last head, epoch by epoch: the next epoch is trained when it is asked for.
 
     After the last one the net is restored to its best weights by validation loss, in eval mode; then `before_end` is
     called, and the strategy ends the task.
+
+    `on_state` is given the state at the end of every epoch. With it as `resume`, and the net and the strategy as they
+    were before the task, the task continues there; the epochs before are only told again.
     """
     _check(net, training)
     index, device = len(net.heads) - 1, net.mean.device
@@ -109,48 +132,73 @@ def learn_task(
                      *strategy.own_parameters(), *strategy.tracked()])  # fmt: skip
     embed, train, val = _with_fixed_features(net, fixed, training, train, val)
     batches = Batches(train, training.batch_size, device, flip=training.flip, shift=training.shift)
-    steps, best_loss = len(batches), math.inf
-    for number in range(1, training.epochs + 1):
-        lr, started = context.lr, time.perf_counter()
+    context.steps = training.epochs * len(batches)
+
+    def steps(epoch: int) -> Iterator[Tensor]:
+        """Train on every image once, and give the loss of each step, summed over its images."""
         net.train()
-        total = torch.zeros((), device=device)  # read once, at the end: no step waits for the device
-        with seeded(seed, index, number, "dropout"), without_gradients(fixed):
-            order = generator(seed, index, number, "order of images")
+        with seeded(seed, index, epoch, "dropout"), without_gradients(fixed):
+            order = generator(seed, index, epoch, "order of images")
             for step, (images, pieces) in enumerate(batches.shuffled(order)):
-                strategy.begin_step(context, _progress(step, steps, number, training.epochs))
-                features, loss = _forward(net, embed, index, pieces, training.precision)
-                total += loss.detach() * len(images)
-                penalty = strategy.penalty(context, Batch(images, features))
-                optimizer.zero_grad(set_to_none=True)
-                (loss if penalty is None else loss + penalty).backward()  # type: ignore[no-untyped-call]  # torch's
-                strategy.after_backward(context)
-                optimizer.step()
-                context.progress = ((number - 1) * steps + step + 1) / (training.epochs * steps)
-                strategy.after_step(context)
+                with whole_step():
+                    strategy.begin_step(context, _progress(step, len(batches), epoch, training.epochs))
+                    features, loss = _forward(net, embed, index, pieces, training.precision)
+                    penalty = strategy.penalty(context, Batch(images, features))
+                    optimizer.zero_grad(set_to_none=True)
+                    (loss if penalty is None else loss + penalty).backward()  # type: ignore[no-untyped-call]  # torch's
+                    strategy.after_backward(context)
+                    optimizer.step()
+                    context.step += 1
+                    strategy.after_step(context)
+                yield loss.detach() * len(images)
+
+    def train_epoch(number: int) -> Epoch:
+        lr, started = context.lr, time.perf_counter()
+        total = torch.zeros((), device=device)  # read once, at the end: no step waits for the device
+        for loss in steps(number):
+            total += loss
         strategy.end_epoch(context)
         optimizer.zero_grad(set_to_none=True)  # a head that is done would keep its last gradient for ever
         mean_loss = float(total) / batches.images
         seconds = time.perf_counter() - started
         val_loss, val_accuracy = validate(net, val, embed=embed)
-        if not (math.isfinite(mean_loss) and math.isfinite(val_loss)):
-            raise DataError(
-                f"task {task.name!r}: the loss is no longer a finite number in epoch {number}; "
-                f"a smaller learning rate than {lr:g} or weaker regularisation is needed"
-            )
+        return Epoch(task.name, index, number, lr, mean_loss, val_loss, val_accuracy, False,
+                     batches.images, seconds, batches.images / seconds)  # fmt: skip
+
+    def retried(failed: Epoch) -> Epoch:
+        """The epoch from its start with a smaller rate; an error if that is not wanted, or has not helped."""
+        state.load(saved)
+        where = first_bad_layer(net, strategy, steps(failed.epoch))
+        state.load(saved)
+        words = f"task {task.name!r}: the loss is no longer a finite number in epoch {failed.epoch}{where}"
+        if training.on_nan == "stop" or failed.retries + sum(e.retries for e in state.epochs) == MOST_RETRIES:
+            raise DivergedError(f"{words}; {_advice(training, failed.lr)}")
+        state.divide_rate(RETRY_FACTOR ** (failed.retries + 1))
+        log.warning("%s; the epoch is repeated with a learning rate of %g", words, context.lr)
+        return replace(train_epoch(failed.epoch), retries=failed.retries + 1)
+
+    state = TaskState(net, strategy, context, scheduler, best)
+    if resume is not None:
+        state.load(resume)
+        yield from state.epochs
+    saved = state.save()
+    while not _ended(training, state.epochs, context.lr):
+        epoch = train_epoch(len(state.epochs) + 1)
+        while not (math.isfinite(epoch.loss) and math.isfinite(epoch.val_loss)):
+            epoch = retried(epoch)
+        warn_of_explosion(epoch, state.epochs, len(task.classes))
         settled = strategy.settled(context)
-        better = settled and val_loss < best_loss
-        if better:
-            best_loss = val_loss
+        epoch = replace(epoch, best=settled and epoch.val_loss < state.best_loss)
+        state.epochs.append(epoch)
+        if epoch.best:
             best.take()
-        yield Epoch(task.name, index, number, lr, mean_loss, val_loss, val_accuracy, better,
-                    batches.images, seconds, batches.images / seconds)  # fmt: skip
-        if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
-            if settled:
-                scheduler.step(val_loss)
-            if context.lr < training.min_lr * (1 - 1e-9):  # dividing may round a rate that is the least one down
-                break
-        else:
+        yield epoch
+        if not isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
             scheduler.step()
+        elif settled:
+            scheduler.step(epoch.val_loss)
+        saved = state.save()
+        on_state(saved)
     best.restore()
     net.eval()
     before_end()
@@ -173,24 +221,6 @@ def validate(
             correct += (logits.argmax(1) == labels).sum()
     count = sum(len(split) for _, split in splits)
     return float(loss) / count, int(correct) / count
-
-
-class Snapshot:
-    """A copy of tensors to come back to."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self.tensors = list(dict.fromkeys(tensors))
-        self.copies = [tensor.detach().clone() for tensor in self.tensors]
-
-    @torch.no_grad()
-    def take(self) -> None:
-        for tensor, kept in zip(self.tensors, self.copies, strict=True):
-            kept.copy_(tensor)
-
-    @torch.no_grad()
-    def restore(self) -> None:
-        for tensor, kept in zip(self.tensors, self.copies, strict=True):
-            tensor.copy_(kept)
 
 
 def _check(net: MultiHeadNet, training: Training) -> None:
@@ -240,6 +270,19 @@ def _with_fixed_features(
         for splits in (train, val)
     ]
     return prefix.embed, kept[0], kept[1]
+
+
+def _advice(training: Training, lr: float) -> str:
+    words = f"a smaller learning rate than {lr:g} or weaker regularisation is needed"
+    if training.on_nan == "retry":
+        return f"{words}: {MOST_RETRIES} retries with a third of the rate each have not helped"
+    return f'{words}; with training.on_nan = "retry" the epoch would be repeated with a third of the rate'
+
+
+def _ended(training: Training, epochs: Sequence[Epoch], lr: float) -> bool:
+    """Whether these were all epochs of the task; `lr` is the rate that the next would have."""
+    too_small = training.schedule == "plateau" and lr < training.min_lr * (1 - 1e-9)  # dividing may round it down
+    return len(epochs) == training.epochs or (len(epochs) > 0 and too_small)
 
 
 def _progress(step: int, steps: int, epoch: int, epochs: int) -> float:

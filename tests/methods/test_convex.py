@@ -118,7 +118,7 @@ def trained(problem: Problem, method: Gescl) -> Array:
     optimizer = torch.optim.Adam(linear.parameters(), lr=RATE)
     context = TaskContext(0, "convex", 0, 120, lambda size, draw: iter(()), optimizer=optimizer)
     strategy.begin_task(context)
-    context.progress = 0.45  # in the middle of shrinking
+    context.step, context.steps = 45, 100  # in the middle of shrinking
     x, labels = torch.from_numpy(problem.x[:, :6]), torch.from_numpy(problem.labels)
     for step in range(STEPS):
         optimizer.param_groups[0]["lr"] = RATE * (1 - step / STEPS) + 1e-6

@@ -29,7 +29,8 @@ class Moved:
             draw = torch.Generator().manual_seed(number)
             nn.init.normal_(self.net.add_head(3 + number % 2).weight, generator=draw)
         self.heads = heads
-        self.distillation = Distillation(self.net, context_of(split, heads, largest=7))
+        self.context = context_of(split, heads, largest=7)
+        self.distillation = Distillation(self.net, self.context)
         then = outputs(self.net, seen)
         for parameter in self.net.trunk.parameters():
             nn.init.normal_(parameter, generator=torch.Generator().manual_seed(1))
@@ -38,6 +39,7 @@ class Moved:
         self.then, self.now = then[index], outputs(self.net, seen)[index]
 
     def loss(self) -> Tensor:
+        self.context.step += 1
         return self.distillation.loss(self.batch)
 
     def by_hand(self) -> float:

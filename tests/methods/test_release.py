@@ -226,7 +226,7 @@ def test_the_most_filters_go_for_which_the_validation_loss_stays_within_the_stan
     weight = conv(learner, "0").weight
     moments = context.optimizer.state[weight]["exp_avg"].flatten(1).any(dim=1)
     assert torch.equal(moments, ~strategy.released[:9]), "an erased filter has no momentum"
-    assert not strategy._release_due, "once per task"
+    assert strategy._let_go_done, "once per task"
 
 
 def test_the_best_weights_come_from_after_the_release() -> None:

@@ -22,8 +22,9 @@ from PIL import Image
 from gescl import Learner, Task, Training
 from gescl.cli.app import main
 from gescl.methods.base import Capacity
-from gescl.model_file import alone_with, backup_of
+from gescl.model_file import alone_with
 from gescl.models.folders import Choices, learn_folder, short_of_room
+from gescl.store import backup_of
 from gescl.streams import folder_task
 
 from ..conftest import stripes

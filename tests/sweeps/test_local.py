@@ -29,8 +29,8 @@ def test_cores_are_divided_among_the_processes_that_have_something_to_do(
     class Threads(ThreadPoolExecutor):
         """Stands in for a pool of processes."""
 
-        def __init__(self, workers: int, mp_context: Any, initializer: Any, initargs: tuple[int]) -> None:
-            given.extend(initargs)
+        def __init__(self, workers: int, mp_context: Any, initializer: Any, initargs: tuple[int, Any]) -> None:
+            given.append(initargs[0])
             super().__init__(workers)
 
     def run(cell: Cell, *_: Any) -> Result:

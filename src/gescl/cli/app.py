@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 
 import typer
 
 from ..errors import GesclError
+from ..runtime import stop_between_steps
 from .data import data_app
 from .models import models_app
 from .runs import runs_app
@@ -40,7 +42,8 @@ FLAGS = {
 def main() -> None:
     """Run the command. A user's mistake is a message on standard error and an exit code, never a traceback."""
     try:
-        app()
+        with stop_between_steps():
+            app()
     except GesclError as error:
         message = str(error)
         for argument, flag in FLAGS.items():
@@ -49,7 +52,19 @@ def main() -> None:
         print(f"{command}: {message}", file=sys.stderr)
         sys.exit(error.exit_code)
     except SystemExit as end:
-        if end.code == 130:  # by Ctrl-C, as Typer ends then
-            kept = "the model is unchanged" if sys.argv[1:2] == ["learn"] else "everything finished is kept"
-            print(f"interrupted; {kept}", file=sys.stderr)
+        if end.code in (130, 143):  # by Ctrl-C, as Typer ends then, or by SIGTERM
+            print(f"interrupted; {_what_now(sys.argv[1:])}", file=sys.stderr)
         raise
+
+
+def _what_now(arguments: list[str]) -> str:
+    """What an interrupted command has left, and how to continue."""
+    command = shlex.join(["gescl", *arguments])
+    match arguments[:1]:
+        case ["run"]:
+            return f"continue with: {command}{'' if '--resume' in arguments else ' --resume'}"
+        case ["sweep" | "reproduce" | "demo"]:
+            return f"continue with: {command}"
+        case ["learn"]:
+            return f"the model is unchanged; continue with: {command}"
+    return "everything finished is kept"

@@ -8,6 +8,7 @@ network calls the strategy's hooks in this order (`training.learn_task` is the p
     begin_task                       the head exists, the optimiser does not yet
     fixed                            which filters do not move during this task
     own_parameters, tracked          what the optimiser steps, and what is restored, besides the network
+    changing                         what else changes until the task ends, and goes into a checkpoint
       begin_step                     before each forward pass
       penalty                        a term added to the cross-entropy
       after_backward                 gradients are computed, the optimiser has not stepped
@@ -17,6 +18,10 @@ network calls the strategy's hooks in this order (`training.learn_task` is the p
     end_task                         best weights restored, eval mode; the training images are still available
 
 A strategy never assumes that images are in memory. It asks its `TaskContext` for batches.
+
+An interrupted task is begun again, and then what had changed since is put back, in place: the network, `state`,
+`own_parameters`, `tracked` and `changing`. Whatever else a strategy keeps must follow from the state before the task,
+or be made before it is used in every epoch.
 """
 
 from __future__ import annotations
@@ -67,8 +72,14 @@ class TaskContext:
     validation: BatchSource | None = None
     #: Set once the optimiser exists, after `begin_task`.
     optimizer: torch.optim.Optimizer | None = None
-    #: Steps taken, as a share of those planned for the task: from 0 to 1.
-    progress: float = 0.0
+    #: Steps taken, and those planned for the task.
+    step: int = 0
+    steps: int = 1
+
+    @property
+    def progress(self) -> float:
+        """Steps taken, as a share of those planned: from 0 to 1."""
+        return self.step / self.steps
 
     def batches(self, size: int = 256, *, shuffled: str | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """The task's training images and labels, not augmented: in a fixed order, or shuffled for a purpose."""
@@ -152,6 +163,11 @@ class Strategy(Generic[M]):
     def tracked(self) -> Sequence[Tensor]:
         """Tensors of the method's own that are restored together with the best weights."""
         return ()
+
+    def changing(self) -> dict[str, Tensor]:
+        """Further tensors of the method's own that change while a task is learned: they go into a checkpoint, and when
+        an interrupted task has begun again, they are copied back. They exist from `begin_task` on, in one size."""
+        return {}
 
     def begin_step(self, context: TaskContext, progress: float) -> None:
         """`progress` goes from 0 at an epoch's first batch to 1 at its last (over several epochs of a single batch)."""

@@ -33,7 +33,7 @@ class Distillation:
         heads = [net.head(task) for task in range(context.index)]
         self._weight = pad_sequence([head.weight.detach() for head in heads], batch_first=True)
         self._bias = pad_sequence([head.bias.detach() for head in heads], batch_first=True, padding_value=NEVER)
-        self._draw = context.generator("heads to ask")
+        self._context = context
         net.eval()
         with torch.no_grad():
             answers = [self._ask(net.embed(images, context.index)) for images, _ in context.batches()]
@@ -52,7 +52,12 @@ class Distillation:
         If there are more old heads than are asked per step, the sum is estimated from those asked.
         """
         there = len(self._bias)
-        heads = torch.randperm(there, generator=self._draw)[:HEADS_PER_STEP] if there > HEADS_PER_STEP else EVERYONE
+        heads = self._some_heads() if there > HEADS_PER_STEP else EVERYONE
         recorded, now = self.answers[batch.index][:, heads], self._ask(batch.features.float(), heads)
         moved = F.kl_div(now, recorded, reduction="sum", log_target=True) / len(now)
         return TEMPERATURE**2 * max(1.0, there / HEADS_PER_STEP) * moved
+
+    def _some_heads(self) -> Tensor:
+        """The heads that are asked in this step."""
+        draw = self._context.generator(f"heads to ask in step {self._context.step}")
+        return torch.randperm(len(self._bias), generator=draw)[:HEADS_PER_STEP]

@@ -83,6 +83,9 @@ class FilterwiseStrategy(Strategy[M]):
         self._dead = torch.cat([~layer.matrix().any(dim=1) for layer in self.net.graph.layers])
         self._statistics = FollowingStatistics(self.net, context)
 
+    def changing(self) -> dict[str, Tensor]:
+        return {"dead": self._dead}
+
     def _plan(self, number: int, layer: FilterLayer) -> LayerPlan:
         important = self.important[layer.slice]
         held, free = important.nonzero().squeeze(1), (~important).nonzero().squeeze(1)

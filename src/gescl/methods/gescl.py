@@ -112,11 +112,15 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
         self.released = torch.zeros_like(self.important)
         reshapes = bool(self.method.mu_p and not self.method.letter and (~self.important).any())
         self._settled_from = SHRINK_UNTIL if reshapes else 0.0
-        self._release_due = bool(reshapes and self.method.release and context.validation is not None)
+        self._releases = bool(reshapes and self.method.release and context.validation is not None)
+        self._let_go_done = torch.tensor(False)
         if self.method.letter:
             self._frozen = []
         if math.isinf(self.method.mu_s):  # a layer that is all fixed gets no gradient, and need not be put back
             self._plans = [plan for plan in self._plans if len(plan.free)]
+
+    def changing(self) -> dict[str, Tensor]:
+        return {**super().changing(), "released": self.released, "let go": self._let_go_done}
 
     def fixed(self, context: TaskContext) -> Tensor | None:
         return self.important if math.isinf(self.method.mu_s) else None
@@ -137,7 +141,7 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
     def end_epoch(self, context: TaskContext) -> None:
         if self.method.letter:
             self.prox_after_epoch(context)
-        if self._release_due and context.progress >= SHRINK_UNTIL:
+        if self._releases and context.progress >= SHRINK_UNTIL and not self._let_go_done:
             self._let_go(context)
 
     def settled(self, context: TaskContext) -> bool:
@@ -220,7 +224,7 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
     def _let_go(self, context: TaskContext) -> None:
         """Set to zero as many free filters as the validation images do not miss, in the order of release.py."""
         net, graph = self.net, self.net.graph
-        self._release_due = False
+        self._let_go_done.fill_(True)
         alive = torch.cat([layer.matrix().any(dim=1) for layer in graph.layers])
         readers = readers_of(net, context.index)
         net.eval()

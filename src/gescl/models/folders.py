@@ -104,7 +104,7 @@ def learn_folder(
     """Learn the task in a folder (train/CLASS/*, optionally test/CLASS/*) into a model file, new or existing.
 
     `before_training` is called with a warning if room is short, `before_saving` with what was learned; with `dry_run`
-    nothing is saved.
+    nothing is saved. If it is interrupted, the same call continues from MODEL.checkpoint.
     """
     path, choices = Path(model), choices or Choices()
     if path.is_dir():
@@ -125,7 +125,7 @@ def learn_folder(
         if learner.records and (words := short_of_room(learner.capacity())):
             before_training(words)
         anchors = _anchors(learner)
-        record = learner.learn(task)
+        record = learner.learn(task, checkpoint=None if dry_run else path.with_name(f"{path.name}.checkpoint"))
         report = LearnReport(record, _moved(learner, anchors), learner.capacity())
         before_saving(report)
         if not dry_run:

@@ -30,12 +30,14 @@ from ..runtime import hardware
 from ..store import append_line, locked, write_bytes, write_tensors
 from ..streams import STREAMS, TaskStream
 from ..validation import flat
-from .recipe import Recipe, read_toml
+from .recipe import Recipe, load_recipe, read_toml
 from .result import Result, Validation, read_result
 
 log = logging.getLogger("gescl")
 
 SAMPLES_PER_TASK = 8
+#: The state within a task, in a run's folder.
+CHECKPOINT = "model.gescl.checkpoint"
 
 
 @dataclass
@@ -71,7 +73,7 @@ class Experiment:
         """
         file = self.folder / "recipe.toml"
         if file.is_file():
-            if self._learned_something() and file.read_text(encoding="utf-8") != self.recipe.to_toml():
+            if self._learned_something() and not self._is_recipe(file):
                 raise UsageError(
                     f"{self.folder} holds a run of another recipe{_difference(read_toml(file), self.recipe.tables())}; "
                     "choose another output folder, or remove it"
@@ -82,8 +84,17 @@ class Experiment:
             raise UsageError(f"{self.folder} exists and is not a run of gescl's; choose another output folder")
         return False
 
+    def _is_recipe(self, file: Path) -> bool:
+        """Whether a file holds this recipe, perhaps as written by a version that lacked a setting with a default."""
+        if file.read_text(encoding="utf-8") == self.recipe.to_toml():
+            return True
+        try:
+            return load_recipe(file, variant=self.recipe.variant).tables() == self.recipe.tables()
+        except UsageError:
+            return False
+
     def _learned_something(self) -> bool:
-        return any((self.folder / name).is_file() for name in ("model.gescl", "result.json"))
+        return any((self.folder / name).is_file() for name in ("model.gescl", "result.json", CHECKPOINT))
 
     def result(self) -> Result:
         """The result of a finished run."""
@@ -124,7 +135,8 @@ class Experiment:
         begin = max(learned, len(stream) - 1) if once else learned
         for index, task in enumerate(stream[begin:], start=begin):
             # The first time all earlier tasks are given: a reloaded learner has none of their test images.
-            record = learner.learn(task, list(stream[:index]) if index == begin else ())
+            earlier = list(stream[:index]) if index == begin else ()
+            record = learner.learn(task, earlier, checkpoint=self.folder / CHECKPOINT)
             # The log first: lines of a task that the model does not know are dropped when the run is taken up again.
             event = {"event": "task", "task": record.name, **asdict(record), "filters": _filters(learner)}
             append_line(self.folder / "events.jsonl", event)

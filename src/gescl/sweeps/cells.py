@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from ..runs.experiment import Experiment
 from ..runs.recipe import Recipe
 from ..runs.result import Result
+from ..runtime import stop_between_steps
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,9 @@ class Executor(Protocol):
 
 
 def run_cell(cell: Cell, out: Path, data: Path | None, device: str) -> Result:
-    """Run one cell, or continue it."""
-    return cell.experiment(out, data, device).run(resume=True)
+    """Run one cell, or continue it. SIGTERM ends it after a step, with a checkpoint."""
+    with stop_between_steps():
+        return cell.experiment(out, data, device).run(resume=True)
 
 
 def words(error: BaseException) -> str:

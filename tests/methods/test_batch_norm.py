@@ -33,6 +33,23 @@ def test_estimated_statistics_are_those_of_the_training_images(learner: Learner)
     torch.testing.assert_close(variance, maps.var(dim=(0, 2, 3)).float(), rtol=5e-2, atol=1e-4)  # the batches' mean
 
 
+def test_measuring_statistics_changes_none_whatever_task_was_used_last(learner: Learner) -> None:
+    net, context = learner.net, context_of(TASKS[1], 1)
+    kept = []
+    for task in (0, 1):
+        net.select(task)
+        kept.append([buffer.clone() for _, norm, _ in net.norms() for buffer in norm.buffers()])
+    assert not torch.equal(kept[0][0], kept[1][0])
+    net.select(0)
+    measured = measured_statistics(net, context)
+    for task in (0, 1):
+        net.select(task)
+        now = [buffer for _, norm, _ in net.norms() for buffer in norm.buffers()]
+        assert all(torch.equal(*pair) for pair in zip(now, kept[task], strict=True))
+    for found, expected in zip(measured, estimate_statistics(net, context), strict=True):
+        assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
+
+
 @pytest.mark.parametrize("marked", [slice(0, 8), slice(2, 5)], ids=["all filters", "some"])
 def test_filters_that_give_a_multiple_plus_a_constant_leave_old_logits_as_they_were(
     learner: Learner, marked: slice

@@ -28,6 +28,7 @@ def test_finetune_holds_adds_and_keeps_nothing() -> None:
 def test_frozen_fixes_every_filter_but_for_the_first_task() -> None:
     net, split, _ = linear_model(classes=3, images=4)
     strategy = Frozen().strategy(net)
+    assert strategy.method == Frozen()
     assert [strategy.fixed(context_of(split, index)).tolist() for index in range(3)] == [
         [False] * 3,
         [True] * 3,

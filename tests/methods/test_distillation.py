@@ -74,6 +74,25 @@ def test_with_many_old_heads_those_asked_stand_for_all() -> None:
     assert np.mean(drawn) == pytest.approx(moved.by_hand(), abs=4 * np.std(drawn) / np.sqrt(len(drawn)))
 
 
+def test_which_heads_are_asked_depends_on_the_task_alone() -> None:
+    drawn = []
+    for seed in (0, 1):
+        torch.manual_seed(0)
+        moved = Moved(heads=3 * HEADS_PER_STEP)
+        torch.manual_seed(seed)
+        drawn.append([moved.loss().item() for _ in range(3)])
+    assert drawn[0] == drawn[1]
+
+
+def test_answers_are_recorded_under_the_gates_of_the_new_task() -> None:
+    net, split, seen = linear_model(classes=4, images=10)
+    gate = torch.tensor([1.0, 0.0, 0.5, 0.0])
+    net.gates[0], net.gates[1] = torch.ones(net.graph.size), gate
+    net.select(0)
+    answers = Distillation(net, context_of(split, 1)).answers.exp()[:, 0]
+    np.testing.assert_allclose(answers.numpy(), probabilities(outputs(net, seen) * gate.numpy() / 2), rtol=1e-5)
+
+
 @pytest.fixture
 def tasks() -> list[Task]:
     return [stripes("a"), stripes("b", seed=1)]
@@ -106,12 +125,31 @@ def test_old_heads_answers_to_the_new_images_move_less(without: Method, with_it:
     assert drift(with_it) < 0.5 * drift(without)
 
 
+@pytest.mark.parametrize("method", [Lwf(lam=3), GesclDistill(mu_s=0.1, distill=3)], ids=lambda method: method.name)
+def test_old_heads_are_asked_from_the_second_task_on_and_their_loss_counts_by_its_factor(method: Method) -> None:
+    net, split, _ = linear_model(classes=4, images=24)
+    strategy = method.strategy(net)
+    assert isinstance(strategy, LwfStrategy | GesclDistillStrategy)
+    strategy.begin_task(context_of(split, 0))
+    batch = Batch(torch.tensor([3, 4]), net.embed(split.images[3:5], 0))
+    assert strategy.distillation is None and strategy.penalty(context_of(split, 0), batch) is None
+    net.add_head(4)
+    strategy.begin_task(context_of(split, 1))
+    assert strategy.distillation is not None
+    moved = Batch(batch.index, batch.features + torch.randn(2, 4, generator=torch.Generator().manual_seed(0)))
+    penalty = strategy.penalty(context_of(split, 1), moved)
+    assert penalty is not None and 0 < penalty.item() == pytest.approx(3 * strategy.distillation.loss(moved).item())
+    if isinstance(strategy, LwfStrategy):
+        strategy.end_task(context_of(split, 1))
+        assert strategy.distillation is None
+
+
 def test_nothing_is_recorded_where_nothing_can_move_and_nothing_is_kept(tasks: list[Task], tmp_path: Path) -> None:
     learner = learned(GesclDistill(mu_s=float("inf"), distill=2), tasks[:1])
     strategy = strategy_of(learner, GesclDistillStrategy)
     recorded: list[Distillation | None] = []
     learner.observer = on_epoch(lambda _: recorded.append(strategy.distillation))
     learner.learn(tasks[1])
-    assert recorded and not any(recorded)
+    assert recorded and not any(recorded) and strategy.distillation is None
     lwf = learned(Lwf(), tasks)
     assert strategy_of(lwf, LwfStrategy).distillation is None and lwf.state_bytes == 0

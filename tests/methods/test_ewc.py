@@ -85,6 +85,17 @@ def test_over_tasks_it_is_the_running_mean() -> None:
         assert torch.allclose(tensor.double(), mean, rtol=1e-4, atol=1e-6 * float(mean.max())), name
 
 
+def test_over_tasks_it_may_be_the_sum() -> None:
+    net, split, _ = linear_model(classes=4, images=30)
+    known = Ewc(fisher="empirical").strategy(net)
+    known.end_task(context_of(split))
+    strategy = Ewc(fisher="empirical", over_tasks="sum").strategy(net)
+    for index in range(3):
+        strategy.end_task(context_of(split, 0))
+        expected = (index + 1) * known.importance["1.weight"]
+        torch.testing.assert_close(strategy.importance["1.weight"], expected)
+
+
 def test_the_batch_variant_squares_means_of_twenty_and_is_about_twenty_times_smaller() -> None:
     task = stripes("a")
     learner = Learner("small", Ewc(), training=Training(epochs=1, lr=1e-4))
@@ -98,6 +109,15 @@ def test_the_batch_variant_squares_means_of_twenty_and_is_about_twenty_times_sma
     sampled, batch = (importance(Ewc(fisher=kind), learner, many) for kind in ("sampled", "batch"))
     ratio = sum(float(v.sum()) for v in sampled.values()) / sum(float(v.sum()) for v in batch.values())
     assert 10 < ratio < 30
+
+
+def test_a_weight_that_the_loss_does_not_depend_on_has_no_importance() -> None:
+    net, split, _ = linear_model(classes=4, images=30)
+    net.trunk.register_parameter("spare", nn.Parameter(torch.ones(3)))
+    for kind in ("sampled", "empirical", "batch"):
+        strategy = Ewc(fisher=kind).strategy(net)
+        strategy.end_task(context_of(split))
+        assert strategy.importance["spare"].tolist() == [0, 0, 0] and strategy.importance["1.weight"].all()
 
 
 def test_at_a_large_factor_old_logits_move_less_than_a_hundredth_of_what_finetuning_moves_them() -> None:

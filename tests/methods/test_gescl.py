@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from gescl import Finetune, Gescl, Learner, Task, Training, UsageError, load_recipe, load_stream
 from gescl.methods.filterwise import activation_moments
 from gescl.methods.gescl import MIN_ALIVE, GesclStrategy
+from gescl.networks.multihead import MultiHeadNet
 from gescl.records import Epoch
 
 from ..conftest import conv, stripes
@@ -189,6 +190,16 @@ def test_uniform_strengths_are_all_one() -> None:
     assert all((strategy.held_strength(layer) == 1).all() for layer in strategy.net.graph.layers)
 
 
+def test_filters_are_described_by_their_importance_and_what_became_of_them() -> None:
+    strategy = strategy_of(learned(ROOMY, [stripes("a")]), GesclStrategy)
+    found, third = strategy.filters(), torch.arange(strategy.net.graph.size) % 3 == 0
+    assert list(found) == ["importance", "strength", "important", "redrawn", "released"]
+    assert not found["importance"][third].any() and (found["importance"] > 0).any()
+    assert torch.equal(found["strength"], torch.where(found["important"], found["importance"], 0.0))
+    assert torch.equal(found["redrawn"], ~found["important"]) and third[found["redrawn"]].any()
+    assert not found["released"].any() and found["released"].dtype == torch.bool
+
+
 # Redraw -------------------------------------------------------------------------------------------------------------
 
 
@@ -254,6 +265,29 @@ def test_a_network_all_important_or_all_free_goes_on_learning(everything: bool) 
     assert record.accuracy[1] is not None and record.accuracy[1] > 0.25
 
 
+def test_the_papers_letter_is_made_with_the_strengths_that_are_given() -> None:
+    method = Gescl.paper(mu_s=2.0, mu_p=0.25, nu=0.125)
+    assert (method.mu_s, method.mu_p, method.nu, method.letter) == (2.0, 0.25, 0.125, True)
+    assert Gescl.paper(2.0, 0.25).nu == 0.5
+
+
+def test_by_the_papers_letter_too_unbounded_stability_fixes_important_filters_among_free_ones() -> None:
+    learner = learned(Gescl(mu_s=float("inf"), mu_p=0.01, letter=True), [stripes("a")])
+    strategy, layers = strategy_of(learner, GesclStrategy), learner.net.graph.layers
+    strategy.important[::3] = False
+    important, before = strategy.important.clone(), [layer.matrix() for layer in layers]
+    seen: list[bool] = []
+    learner.observer = on_epoch(
+        lambda _: seen.extend(
+            torch.equal(layer.matrix()[important[layer.slice]], old[important[layer.slice]])
+            for layer, old in zip(layers, before, strict=True)
+        )
+    )
+    learner.learn(stripes("b", seed=1))
+    assert len(seen) == 4 * len(layers) and all(seen)
+    assert not torch.equal(layers[1].matrix()[~important[layers[1].slice]], before[1][~important[layers[1].slice]])
+
+
 def test_the_papers_letter_learns_where_it_does_not_diverge() -> None:
     learner = learned(Gescl.paper(mu_s=1.0, mu_p=0.01), [stripes("a"), stripes("b", seed=1)])
     assert learner.average_accuracy is not None and learner.average_accuracy > 0.5, "chance is 0.25"
@@ -270,6 +304,17 @@ def test_where_the_papers_letter_would_diverge_it_is_refused_with_a_strength_tha
     holding = Learner("small", Gescl.paper(mu_s=1.0, mu_p=0.99 * bound), training=FAST)
     holding.learn(stripes("a"))
     assert all(torch.isfinite(p).all() for p in holding.net.parameters())
+
+
+def test_the_strength_at_which_the_papers_letter_diverges_is_that_of_the_widest_filters() -> None:
+    trunk = nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.ReLU(), nn.Linear(7, 5), nn.ReLU())
+    net = MultiHeadNet(trunk, (1, 3, 4), torch.zeros(1), torch.ones(1))
+    strategy = Gescl.paper(mu_s=1.0, mu_p=4.0).strategy(net)
+    strategy.begin_task(context_of(stripes("a", 2, shape=(1, 3, 4))))
+    # ψ is 1 in the first layer and 0 in the last, whose filters have 7 weights and a bias: lr · 4 · 8 may be 2.
+    strategy._check_step(2 / 32)
+    with pytest.raises(UsageError, match=r"= 2\.5 exceeds 2 .*at most 3\.2$"):
+        strategy._check_step(2.5 / 32)
 
 
 def test_a_learner_whose_network_was_refused_is_not_left_half_made() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gescl import Gescl, Learner, Training
 from gescl.methods.base import TaskContext
 from gescl.methods.batch_norm import FollowingStatistics
-from gescl.methods.filterwise import activation_moments
+from gescl.methods.filterwise import LayerPlan, activation_moments
 from gescl.methods.gescl import GesclStrategy
 from gescl.networks.multihead import MultiHeadNet
 from gescl.records import Epoch
@@ -177,6 +177,74 @@ def test_the_proximal_step_of_the_computation_from_scratch_is_stationary(a: floa
     for _ in range(5):
         v, metric = draw.normal(size=13), np.exp(draw.normal(size=13) * 2 - 3)
         assert kkt_residual_in_metric(prox(v, metric, a, b), v, metric, a, b) < 1e-9
+
+
+# Steps that such a run does not take --------------------------------------------------------------------------------
+
+LR = 0.5
+
+
+def second_layer(method: Gescl) -> tuple[GesclStrategy, LayerPlan]:
+    """The plan of a layer of nine filters with nine weights each, two of them important; ψ is `psi_min` there."""
+    torch.manual_seed(0)
+    trunk = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 9), nn.ReLU())
+    net = MultiHeadNet(trunk, SHAPE, torch.zeros(1), torch.ones(1))
+    strategy = method.strategy(net)
+    trunk.double()
+    strategy.important = torch.isin(torch.arange(17), torch.tensor([0, 10, 15]))
+    strategy.strength = torch.linspace(0, 1.6, 17).double()
+    strategy.begin_task(context_of(stripes("a", 2, shape=SHAPE)))
+    return strategy, strategy._plans[1]
+
+
+@pytest.mark.parametrize("mu_s", [0.0, 1.0, 3.0, float("inf")])
+def test_holding_is_the_step_to_the_anchor_exact_in_the_metric_or_by_the_letter(mu_s: float) -> None:
+    strategy, plan = second_layer(Gescl(mu_s=mu_s))
+    assert plan.held.tolist() == [2, 7] and plan.strength.tolist() == pytest.approx([1.0, 1.5])
+    draw = np.random.default_rng(0)
+    away, metric = draw.normal(size=(2, 9)) * [[0.1], [1]], np.exp(draw.normal(size=(2, 9)))
+    anchor = plan.anchor.numpy()
+    rows, reach = torch.from_numpy(anchor + away), LR * mu_s * np.array([[1.0], [1.5]])
+    plain = strategy.hold(rows, plan, LR, None).numpy() - anchor
+    length = np.linalg.norm(away, axis=1, keepdims=True)
+    if mu_s == 0:
+        np.testing.assert_allclose(plain, away)
+        return
+    np.testing.assert_allclose(plain, away * np.maximum(0, 1 - reach / length), atol=1e-12)
+    scaled = strategy.hold(rows, plan, LR, torch.from_numpy(metric)).numpy() - anchor
+    if np.isinf(mu_s):
+        assert not scaled.any()
+        return
+    for row in range(2):
+        assert kkt_residual_in_metric(scaled[row], away[row], metric[row], reach[row, 0], 0.0) < 1e-11
+    strategy.method = Gescl(mu_s=mu_s, letter=True)
+    np.testing.assert_allclose(strategy.hold(rows, plan, LR, None).numpy() - anchor, away * (1 - reach / length))
+
+
+@pytest.mark.parametrize("psi", [1.0, 0.25])
+def test_shrinking_is_the_step_to_zero_but_for_the_largest_that_must_stay(psi: float) -> None:
+    strategy, plan = second_layer(Gescl(mu_p=2.0, psi_min=psi))
+    draw = np.random.default_rng(0)
+    values = draw.normal(size=(7, 9)) * np.array([0.1, 2.0, 0.3, 0.05, 3.0, 0.4, 0.2])[:, None]
+    rows, metric = torch.from_numpy(values), torch.from_numpy(np.exp(draw.normal(size=(7, 9))))
+    strategy._shrinking = False
+    assert torch.equal(strategy.shrink(rows, plan, LR, None), rows)
+    strategy._shrinking = True
+    group, exclusive = LR * 2 * psi, LR * 2 * (1 - psi) / 2 / 9
+    for scales in (None, metric):
+        found = strategy.shrink(rows, plan, LR, scales).numpy()
+        for row in range(7):
+            if row in (1, 4):  # two are important, and four must stay alive
+                assert (found[row] == values[row]).all()
+            else:
+                scale = np.ones(9) if scales is None else scales[row].numpy()
+                assert kkt_residual_in_metric(found[row], values[row], scale, group, exclusive) < 1e-9
+        assert not found.any(axis=1).all() and found.any(axis=1).sum() > 2
+    strategy.method = Gescl(mu_p=0.0)
+    assert torch.equal(strategy.shrink(rows, plan, LR, None), rows)
+    strategy.method, strategy._shrinking = Gescl(mu_p=2.0, letter=True), False  # ψ from 1 to 0, whatever `psi_min`
+    step = LR * 2 * np.abs(values).sum(axis=1, keepdims=True) * np.sign(values)
+    np.testing.assert_allclose(strategy.shrink(rows, plan, LR, None).numpy(), values - step)
 
 
 # What a fully connected network does not reach ----------------------------------------------------------------------

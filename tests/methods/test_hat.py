@@ -82,6 +82,18 @@ def test_the_capacity_gauge_counts_the_union_of_all_gates() -> None:
     assert learner.state_bytes == 3 * 4 * learner.net.graph.size, "the union, and a gate per filter and task"
 
 
+def test_a_filter_is_used_whose_largest_gate_is_more_than_half_open() -> None:
+    strategy = strategy_of(learned(Hat(), [stripes("a")]), HatStrategy)
+    strategy.used = torch.zeros_like(strategy.used)
+    strategy.used[:4] = torch.tensor([0.4, 0.5, 0.6, 1.0])
+    found = strategy.filters()
+    assert list(found) == ["importance", "strength", "important"]
+    assert found["importance"] is strategy.last_gate and found["strength"] is strategy.used
+    assert found["important"].nonzero().flatten().tolist() == [2, 3]
+    assert strategy.capacity().important == {"conv1": 2, "conv2": 0, "conv3": 0}
+    assert strategy.capacity().free == {"conv1": 14, "conv2": 32, "conv3": 64}
+
+
 def test_soft_gates_forget_little_but_are_not_exact() -> None:
     tasks = [stripes(str(k), seed=k) for k in range(2)]
     learner = learned(Hat(gates="soft", s_max=20), tasks[:1])

@@ -17,8 +17,8 @@ from ..conftest import stripes
 from ..oracles.linear import linear_model
 from .learners import FAST, context_of, learned, on_epoch, strategy_of
 
-FACTOR = {"ewc": 0.5 * 3, "mas": 0.5 * 3, "si": 3}  # before Σ Ω (θ − θ*)²: λ/2, λ/2 and c
-HOLDING: list[Method] = [Ewc(lam=3), Mas(lam=3), Si(c=3)]
+FACTOR = {"ewc": 0.5 * 3, "mas": 0.5, "si": 3}  # before Σ Ω (θ − θ*)²: λ/2, λ/2 and c
+HOLDING: list[Method] = [Ewc(lam=3), Mas(lam=1), Si(c=3)]
 OFF: list[Method] = [Ewc(lam=0), Mas(lam=0), Si(c=0)]
 
 

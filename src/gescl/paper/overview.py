@@ -176,4 +176,4 @@ def draw_overview(groups: Sequence[Group]) -> Drawing | None:
     panels[0].set_yticks(range(len(rows)), rows)
     panels[0].set_ylim(len(rows) - 0.4, -0.6)
     figure.supxlabel("average accuracy", color=MUTED, fontsize=7.5)
-    return Drawing("results", "Average accuracy", "", ALT, figure)
+    return Drawing("results", "Average accuracy", "", ALT, figure, [])

@@ -68,7 +68,10 @@ def test_a_sweep_without_a_grid_runs_every_method_as_the_recipe_has_it(tmp_path:
     both = ("sweep", "digits", "--method", "finetune", "--method", "frozen", *small)
     done = gescl(*both, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "best of finetune" in done.stdout and "best of frozen" in done.stdout
+    for heading in ("method", "validation", "forgetting", "test"):
+        assert heading in done.stdout
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith("✓ ")]
+    assert [row[1:3] for row in rows[:2]] == [["finetune", "1"], ["frozen", "1"]]
     assert (tmp_path / "sweeps/digits/frozen/seed-0/result.json").is_file()
     refused = gescl(*both, "--random", "3", cwd=tmp_path)
     assert refused.returncode != 0 and "--random draws settings from a grid" in refused.stderr

@@ -16,7 +16,7 @@ from rich.console import Console
 from gescl import Experiment, TaskRecord, UsageError, load_recipe
 from gescl.observers import Observer, Observers, ProgressBar
 from gescl.records import Epoch
-from gescl.runs.live import BAR, LiveView
+from gescl.runs.live import BAR, CELL, NAME, LiveView, _cell
 from gescl.runs.tensorboard import TensorBoardLog
 from gescl.runs.watching import PlainView
 
@@ -108,13 +108,31 @@ def test_the_matrix_fills_in_and_the_newest_tasks_stay_in_sight() -> None:
     (header,) = [line for line in shown(wide) if line.startswith("accuracy after")]
     assert header.split()[2:] == [str(k) for k in range(1, 13)]
     assert shown(wide)[-1].split() == ["12", "task-12", *(f".{50 + k}" for k in range(11)), "–"]
-    narrow = LiveView(terminal(24 + 4 * 5, 18), "", names, epochs=2)
+    narrow = LiveView(terminal(NAME + CELL * 5, 18), "", names, epochs=2)
     narrow.matrix = matrix
     lines = shown(narrow)
     (header,) = [line for line in lines if line.startswith("accuracy after")]
-    assert header.split()[2:] == ["8", "9", "10", "11", "12"]
+    assert header.split()[2:] == ["1", "…", "10", "11", "12"]
     assert not any("task-8" in line for line in lines) and any("task-9" in line for line in lines)
-    assert max(map(len, lines)) <= 44
+    assert max(map(len, lines)) <= NAME + CELL * 5
+    narrow.matrix = matrix[:3]
+    (header,) = [line for line in shown(narrow) if line.startswith("accuracy after")]
+    assert header.split()[2:] == ["1", "2", "3", "4", "5"]
+
+
+def test_cells_of_the_matrix_never_run_together() -> None:
+    names = [f"a task with a long name {k}" for k in range(1, 26)]
+    view = LiveView(terminal(80, 60), "", names, epochs=2)
+    view.matrix = [[1.0, 0.999, 0.994, None, *[1.0] * 21][: t + 1] for t in range(25)]
+    lines = shown(view)
+    assert max(map(len, lines)) <= 80
+    (last,) = [line for line in lines if line.startswith("25 ")]
+    assert last[NAME:].split() == ["1.0", "1.0", ".99", "–", *["1.0"] * 2, *["1.0"] * 8]
+    assert last[:NAME] == "25 a task with a lo"[: NAME - 1] + " "
+    # The gaps have no colour either.
+    page = Console(file=StringIO(), width=80, force_terminal=True, color_system="truecolor")
+    page.print(_cell(1.0), _cell(0.5), sep="")
+    assert printed(page).startswith(" \x1b[") and "\x1b[0m \x1b[" in printed(page)
 
 
 def test_capacity_is_a_bar_a_layer() -> None:

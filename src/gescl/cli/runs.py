@@ -20,6 +20,7 @@ from ..runs.tensorboard import TensorBoardLog
 from ..runs.watching import PlainView, format_accuracy
 from ..runtime import prepare_process
 from ..sweeps.cells import Executor
+from ..sweeps.closing_table import closing_table
 from ..sweeps.grid import read_grid
 from ..sweeps.local import LocalProcesses
 from ..sweeps.ray_cluster import RayCluster
@@ -118,9 +119,7 @@ def sweep(
     cells = sweep_cells(recipe, grids, seed or [0], parse_settings(set_))
     executor = _executor(jobs, ray, cpus_per_run, gpus_per_run, data, device)
     tried = run_sweep(cells, out, executor, lines(len(cells), say))
-    for setting in tried:
-        mark = "best of " + setting.method if setting.best else ""
-        say(f"  {format_accuracy(setting.validation_accuracy)}  {setting.method}  {setting.settings}  {mark}")
+    console.print(closing_table(tried), highlight=False)
     failed = sum(len(setting.errors) for setting in tried)
     if failed:
         raise DataError(f"{failed} of {len(cells)} runs failed; settings with a failed run were not chosen")

@@ -15,7 +15,9 @@ from ..metrics import Matrix
 from ..observers import Observer
 from ..records import Epoch, TaskRecord
 
-BAR = 20  # characters; all fits 80 columns
+# Characters; all fits 80 columns.
+BAR = 20
+NAME, CELL = 19, 4  # of the matrix: a row's name, and an accuracy with a gap before it
 DONE, HELD = "cyan", "dark_orange3"  # colours of bars
 REDRAWS = 0.1  # seconds between two pictures, at least
 # Steps of viridis, told apart by colour-blind people: from which accuracy on, the cell's background, its ink.
@@ -93,7 +95,7 @@ class LiveView(Observer):
         """All of it, as it stands."""
         parts: list[RenderableType] = [Text(self.title, style="bold"), self._bars(), Text()]
         matrix, capacity = self._matrix(), self._capacity()
-        if 24 + 4 * len(self.tasks) + 12 + BAR + 12 <= self.console.width:
+        if NAME + CELL * len(self.tasks) + 12 + BAR + 12 <= self.console.width:
             side_by_side = Table.grid(padding=(0, 3))
             side_by_side.add_row(matrix, capacity)
             parts.append(side_by_side)
@@ -126,17 +128,18 @@ class LiveView(Observer):
         return grid
 
     def _matrix(self) -> RenderableType:
-        """Accuracy on each task (column) after each task (row); the newest where not all of it fits."""
-        columns = max(1, min(len(self.tasks), (self.console.width - 24) // 4))
+        """Accuracy on each task (column) after each task (row). Where not all of it fits: the first tasks, which are
+        forgotten first, and the newest; the newest rows."""
+        columns = _ends(len(self.tasks), max(1, (self.console.width - NAME) // CELL), len(self.matrix))
         rows = max(1, self.console.height - 14)
-        first = max(0, len(self.matrix) - columns)
         table = Table(box=None, padding=(0, 0), pad_edge=False, show_header=True)
-        table.add_column("accuracy after", max_width=23, no_wrap=True, style="dim")
-        for task in range(first, min(first + columns, len(self.tasks))):
-            table.add_column(f"{task + 1}", width=4, justify="right")
+        table.add_column("accuracy after", width=NAME, no_wrap=True, style="dim")
+        for task in columns:
+            table.add_column("…" if task is None else f"{task + 1}", width=CELL, justify="right")
         for index, row in list(enumerate(self.matrix))[-rows:]:
             name = self.tasks[index] if index < len(self.tasks) else ""
-            table.add_row(Text(f"{index + 1:2} {name:.19} "), *(_cell(value) for value in row[first:]))
+            cells = [_cell(row[task]) if task is not None and task < len(row) else Text() for task in columns]
+            table.add_row(Text(f"{index + 1:2} {name:.{NAME - 4}} "), *cells)
         return table
 
     def _capacity(self) -> RenderableType:
@@ -154,11 +157,22 @@ def _bar(total: int, done: int, colour: str) -> ProgressBar:
     return ProgressBar(total, done, width=BAR, complete_style=colour, finished_style=colour)
 
 
+def _ends(count: int, room: int, done: int) -> list[int | None]:
+    """Which of so many columns to show: all, or the first ones that fit, or some of them, a gap (None), and the last
+    ones done."""
+    if min(count, max(done, room)) <= room:
+        return list(range(min(count, room)))
+    newest = (room + 1) // 2
+    return [*range(room - newest - 1), None, *range(done - newest, done)]
+
+
 def _cell(value: float | None) -> Text:
+    """ ".98" or "1.0" on its shade, with a gap before it."""
     if value is None:
-        return Text("   –")
+        return Text("–")
     background, ink = next((background, ink) for least, background, ink in SHADES if value >= least)
-    return Text(f"{value:.2f}".removeprefix("0").rjust(4), style=f"{ink} on {background}")
+    digits = f"{value:.2f}".removeprefix("0").replace("1.00", "1.0")
+    return Text.assemble(" ", (digits, f"{ink} on {background}"))
 
 
 def _clock(seconds: float) -> str:

@@ -15,18 +15,22 @@ import json
 import os
 from collections import Counter
 from importlib.metadata import version
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import libcst as cst
-from mutmut.__main__ import cli
+from mutmut import __main__ as program
 from mutmut.mutation import file_mutation
 from mutmut.mutation.data import SourceFileMutationData
+from mutmut.state import state
 from mutmut.stats import status_by_exit_code
 
 #: Decorators that change nothing but how a function is run. mutmut leaves every decorated function alone, since it does
 #: not know what a decorator does, but most of the mathematics is under one of these.
 HARMLESS = {"torch.no_grad()", "torch.inference_mode()"}
+#: Of the tests that run a function, the shortest are tried, up to these seconds together: what a survivor costs.
+SECONDS = 6.0
 MUTATED = [Path("src/gescl/methods"), Path("src/gescl/maths")]
 
 
@@ -40,6 +44,23 @@ def mutate_under_harmless_decorators() -> None:
         return False if names and names <= HARMLESS else bool(skips(self, node))
 
     visitor._skip_node_and_children = _skip_node_and_children
+
+
+def try_the_shortest_tests() -> None:
+    load = program.collect_or_load_stats
+
+    def collect_or_load_stats(*args: Any, **options: Any) -> None:
+        load(*args, **options)
+        known = state()
+        for tests in known.tests_by_mangled_function_name.values():
+            shortest = sorted(tests, key=known.duration_by_test.__getitem__)
+            for test, total in zip(
+                shortest, accumulate(known.duration_by_test[test] for test in shortest), strict=True
+            ):
+                if total > SECONDS and test != shortest[0]:
+                    tests.remove(test)
+
+    program.collect_or_load_stats = collect_or_load_stats
 
 
 def outcomes() -> dict[str, dict[str, str]]:
@@ -71,11 +92,18 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     os.nice(10)
     mutate_under_harmless_decorators()
+    try_the_shortest_tests()
     names = options.names + (survivors() if options.survivors else [])
-    cli(["run", "--max-children", str(options.processes), *names], standalone_mode=False)
+    program.cli(["run", "--max-children", str(options.processes), *names], standalone_mode=False)
     files = {path: dict(sorted(Counter(mutants.values()).items())) for path, mutants in outcomes().items() if mutants}
     total = sum((Counter(counts) for counts in files.values()), Counter())
-    result = {"mutmut": version("mutmut"), "total": total, "files": files, "survivors": survivors()}
+    result = {
+        "gescl": version("gescl"),
+        "mutmut": version("mutmut"),
+        "total": total,
+        "files": files,
+        "survivors": survivors(),
+    }
     options.out.write_text(json.dumps(result, indent=1) + "\n")
     print(f"{total['killed'] + total['timeout']} of {total.total() - total['not checked']} mutants were noticed")
 

@@ -155,6 +155,20 @@ def test_the_reserve_rests_at_zero_even_where_the_activation_has_a_slope_there()
     assert len(alive) > 1 and not any(filters[reserve].any() for filters in alive)
 
 
+@pytest.mark.parametrize(("activation", "erased"), [(nn.LeakyReLU(), True), (nn.ReLU(), False)])
+def test_after_a_step_what_was_dead_is_zero_again_where_it_has_a_gradient(activation: nn.Module, erased: bool) -> None:
+    linear = nn.Linear(36, 6)
+    net = MultiHeadNet(nn.Sequential(nn.Flatten(), linear, activation), SHAPE, torch.zeros(1), torch.ones(1))
+    net.graph.erase(torch.arange(6) == 2)
+    strategy, context = AgsCl().strategy(net), context_of(stripes("a", 2, shape=SHAPE))
+    strategy.begin_task(context)
+    with torch.no_grad():
+        linear.weight.add_(1.0)
+    strategy.after_step(context)
+    alive = net.graph.layers[0].matrix().any(dim=1)
+    assert alive.tolist() == [True, True, not erased, True, True, True]
+
+
 @pytest.mark.parametrize("network", ["small", "ags6"])
 def test_old_tasks_do_not_depend_on_free_filters(network: str) -> None:
     tasks = [stripes(str(k), seed=k) for k in range(2)]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gescl import Gescl, Learner, Training
 from gescl.methods.base import TaskContext
-from gescl.methods.batch_norm import FollowingStatistics
+from gescl.methods.batch_norm import FollowingStatistics, estimate_statistics
 from gescl.methods.filterwise import LayerPlan, activation_moments
 from gescl.methods.gescl import GesclStrategy
 from gescl.networks.multihead import MultiHeadNet
@@ -309,6 +309,19 @@ def test_statistics_of_an_old_task_follow_weights_that_a_new_task_has_moved() ->
     net.select(0)
     mean, variance = statistics(norm)
     assert mean == pytest.approx([2 * 10 + 1, 10]) and variance == pytest.approx([4 * 9, 9])
+
+
+def test_statistics_are_the_mean_over_shuffled_batches_of_more_than_one_image() -> None:
+    net, _, norm = normed(eps=1e-5, mean=5, variance=7)
+    images = torch.arange(33 * 4).view(33, 1, 2, 2).to(torch.uint8)  # in order, as images stored by class would be
+    context = context_of(Split(images, torch.arange(33) % 2), batch_size=16)
+    ((mean, variance),) = estimate_statistics(net, context)
+    batches = [batch.double().numpy() for batch, _ in context.batches(16, shuffled="batch-norm statistics")]
+    assert [len(batch) for batch in batches] == [16, 16, 1]
+    assert mean.tolist() == pytest.approx([np.mean([batch.mean() for batch in batches[:2]])] * 2)
+    assert variance.tolist() == pytest.approx([np.mean([batch.var(ddof=1) for batch in batches[:2]])] * 2)
+    assert statistics(norm) == [mean.tolist(), variance.tolist()]
+    assert norm.momentum == 0.1 and not norm.training and not net.training
 
 
 def test_redrawn_filters_begin_with_mean_0_and_variance_1() -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gescl import Gescl, Learner, Training
+from gescl.methods import release
 from gescl.methods.gescl import MIN_ALIVE, GesclStrategy
 from gescl.methods.release import Reader, judged, observing, order_of_release, readers_of
 from gescl.networks.multihead import MultiHeadNet
@@ -57,6 +58,18 @@ def test_readers_see_the_second_moments_of_what_they_read() -> None:
     flat = features.transpose(0, 2, 1).reshape(-1, 5)
     np.testing.assert_allclose(head.moments.numpy(), flat.T @ flat, rtol=1e-5)
     assert convolution.filters.tolist() == list(range(6)) and head.filters.tolist() == list(range(6, 11))
+
+
+def test_batches_add_up_and_of_many_positions_every_few_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, head = observed(net := plain())
+    known = head.moments.numpy().copy()
+    monkeypatch.setattr(release, "MOST_SAMPLES", 100)
+    with torch.no_grad(), observing([head]):
+        features = net.embed(images(70), 0).double().numpy()
+        net(images(70), 0)  # 280 positions: every second
+    seen = features.reshape(70, 5, 4).transpose(0, 2, 1).reshape(-1, 5)[::2]
+    np.testing.assert_allclose(head.moments.numpy(), known + seen.T @ seen, rtol=1e-5)
+    assert head.samples == 800 + 140
 
 
 def test_a_copy_is_missed_least_and_handing_it_over_changes_nothing() -> None:

@@ -197,6 +197,33 @@ def second_layer(method: Gescl) -> tuple[GesclStrategy, LayerPlan]:
     return strategy, strategy._plans[1]
 
 
+def test_a_redraw_depends_on_the_seed_of_the_run_and_on_nothing_else() -> None:
+    context, found = context_of(stripes("a", 2, shape=SHAPE)), []
+    for seed in (0, 1):
+        strategy, _ = second_layer(Gescl())
+        strategy.net.add_head(2)
+        torch.manual_seed(seed)  # what else goes on in the process must not matter
+        strategy.redraw(context, 0.5)
+        found.append((strategy.redrawn, [layer.matrix() for layer in strategy.net.graph.layers]))
+    (redrawn, weights), (same, others) = found
+    assert torch.equal(redrawn, same) and all(torch.equal(*pair) for pair in zip(weights, others, strict=True))
+    free = ~torch.isin(torch.arange(17), torch.tensor([0, 10, 15]))
+    assert [int(part.sum()) for part in strategy.net.graph.per_layer(redrawn)] == [4, 4], "half of 7 each, rounded"
+    assert not redrawn[~free].any() and not weights[1][~redrawn[8:] & free[8:]].any()
+    assert not strategy.strength[free].any() and strategy.strength[~free].tolist() == pytest.approx([0, 1, 1.5])
+
+
+@pytest.mark.parametrize(("mu_s", "moved"), [(0.1, [10, 15]), (float("inf"), [])])
+def test_statistics_follow_the_important_filters_that_may_have_moved(mu_s: float, moved: list[int]) -> None:
+    strategy, _ = second_layer(Gescl(mu_s=mu_s))
+    strategy.important[0] = False
+    asked: list[Tensor] = []
+    strategy._statistics.follow = lambda context, moved: asked.append(moved)  # type: ignore[method-assign]
+    strategy.update_importance = strategy.redraw_free = lambda context: None  # type: ignore[method-assign]
+    strategy.end_task(context_of(stripes("a", 2, shape=SHAPE)))
+    assert [which.nonzero().flatten().tolist() for which in asked] == [moved]
+
+
 @pytest.mark.parametrize("mu_s", [0.0, 1.0, 3.0, float("inf")])
 def test_holding_is_the_step_to_the_anchor_exact_in_the_metric_or_by_the_letter(mu_s: float) -> None:
     strategy, plan = second_layer(Gescl(mu_s=mu_s))

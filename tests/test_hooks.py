@@ -167,6 +167,7 @@ def test_a_batch_says_which_images_it_holds(batch_size: int) -> None:
 
     class Looking(Strategy[Method]):
         def penalty(self, context: TaskContext, batch: Batch) -> None:
+            assert batch.index is not None
             expected = self.net.embed(task.train.images[batch.index], 0)
             torch.testing.assert_close(batch.features, expected)
             seen.extend(batch.index.tolist())

@@ -29,16 +29,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
+from ..errors import UsageError
 from ..networks.multihead import MultiHeadNet
 from ..randomness import generator, seeded
 from ..streams.task import Task
 from ..validation import check_tensors
+
+if TYPE_CHECKING:
+    from .attached import Attached
 
 #: Images (as the network takes them) and labels, batch by batch on the network's device: called with the batch size
 #: and, for a shuffled pass, the generator of the order.
@@ -57,6 +61,25 @@ class Method(BaseModel):
         """A strategy for this network, with nothing to remember yet."""
         raise NotImplementedError
 
+    def attach(
+        self,
+        model: nn.Module,
+        example_images: Tensor,
+        optimizer: torch.optim.Optimizer,
+        *,
+        trunk: nn.Module | None = None,
+        heads: Sequence[nn.Module] | nn.ModuleList | None = None,
+        seed: int = 0,
+    ) -> Attached:
+        """This method in a training loop of your own: see docs/own-loop.md.
+
+        `trunk` (images to flat features) and `heads` (one `nn.Linear` per task) are those of `model`, where they have
+        other names there. `example_images` are a batch as the trunk takes them.
+        """
+        from .attached import Attached  # which imports this module
+
+        return Attached(self, model, example_images, optimizer, trunk=trunk, heads=heads, seed=seed)
+
 
 @dataclass
 class TaskContext:
@@ -67,7 +90,8 @@ class TaskContext:
     name: str
     seed: int
     batch_size: int
-    source: BatchSource
+    #: None as long as nobody has the images, in a training loop of somebody else's.
+    source: BatchSource | None
     #: The same for the validation images, where there are any.
     validation: BatchSource | None = None
     #: Set once the optimiser exists, after `begin_task`.
@@ -75,6 +99,8 @@ class TaskContext:
     #: Steps taken, and those planned for the task.
     step: int = 0
     steps: int = 1
+    #: Whether batches say which of the task's images they hold.
+    numbered: bool = True
 
     @property
     def progress(self) -> float:
@@ -83,6 +109,8 @@ class TaskContext:
 
     def batches(self, size: int = 256, *, shuffled: str | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """The task's training images and labels, not augmented: in a fixed order, or shuffled for a purpose."""
+        if self.source is None:
+            raise UsageError("the task's images are needed before it is trained: begin_task(loader=…)")
         return self.source(size, None if shuffled is None else self.generator(shuffled))
 
     def generator(self, purpose: str) -> torch.Generator:
@@ -119,10 +147,14 @@ class TaskContext:
 
 @dataclass(frozen=True)
 class Batch:
-    """The batch of one step: which of the task's training images it holds, and the trunk's features of them."""
+    """The batch of one step: the numbers of its images among the task's, the trunk's features, and the images.
 
-    index: Tensor
+    Where a task's images are not numbered, `index` is None, and `images` are as the trunk has taken them.
+    """
+
+    index: Tensor | None
     features: Tensor
+    images: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,10 @@ class Distillation:
         heads = [net.head(task) for task in range(context.index)]
         self._weight = pad_sequence([head.weight.detach() for head in heads], batch_first=True)
         self._bias = pad_sequence([head.bias.detach() for head in heads], batch_first=True, padding_value=NEVER)
-        self._context = context
+        self._net, self._context = net, context
+        if not context.numbered:  # answers cannot be looked up: the old trunk is kept, and asked in every step
+            self._old = {name: tensor.detach().clone() for name, tensor in net.trunk.state_dict().items()}
+            return
         net.eval()
         with torch.no_grad():
             answers = [self._ask(net.embed(images, context.index)) for images, _ in context.batches()]
@@ -46,6 +49,18 @@ class Distillation:
         logits = F.linear(features, weight, bias).view(len(features), -1, self._bias.shape[1])
         return F.log_softmax(logits / TEMPERATURE, dim=2)
 
+    @torch.no_grad()
+    def _recorded(self, batch: Batch) -> Tensor:
+        """The old heads' answers to the batch before the task."""
+        if batch.index is not None:
+            return self.answers[batch.index]
+        trunk = self._net.trunk
+        training = trunk.training
+        trunk.eval()
+        features = torch.func.functional_call(trunk, self._old, (batch.images,))
+        trunk.train(training)
+        return self._ask(features)
+
     def loss(self, batch: Batch) -> Tensor:
         """How far the old heads' answers to the batch have moved: Σ over heads of T²·KL(recorded ‖ now).
 
@@ -53,7 +68,7 @@ class Distillation:
         """
         there = len(self._bias)
         heads = self._some_heads() if there > HEADS_PER_STEP else EVERYONE
-        recorded, now = self.answers[batch.index][:, heads], self._ask(batch.features.float(), heads)
+        recorded, now = self._recorded(batch)[:, heads], self._ask(batch.features.float(), heads)
         moved = F.kl_div(now, recorded, reduction="sum", log_target=True) / len(now)
         return TEMPERATURE**2 * max(1.0, there / HEADS_PER_STEP) * moved
 

@@ -19,7 +19,7 @@ if CHROMIUM is None:
 
 SIZES = list(itertools.product((390, 1280), ("light", "dark")))
 TABLE = "#digits-methods"
-FIGURES = 22  # eleven per stream
+FIGURES = 24  # twelve per stream
 
 
 def column(page: Page, place: int) -> list[float]:

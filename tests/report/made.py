@@ -126,5 +126,6 @@ def _write_tensors(folder: Path, tasks: Sequence[str], classes: Sequence[str]) -
         samples[f"{index}.labels"] = torch.tensor([0, 1, 0, 1])
         # The last of four is wrong.
         samples[f"{index}.predictions"] = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3], [0.6, 0.4]])
+        samples[f"{index}.confusion"] = torch.tensor([[20, 0], [5, 15]])
     header = {"tasks": [{"task": task, "classes": list(classes)} for task in tasks]}
     write_tensors(folder / "samples.safetensors", samples, header)

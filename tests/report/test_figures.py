@@ -10,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.collections import PatchCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from gescl.report.capacity import draw_capacity, layers_of
+from gescl.report.confusion import draw_confusion
 from gescl.report.cost import draw_cost, short_number
 from gescl.report.curves import draw_average, draw_every_task, draw_first_task, draw_forgetting
 from gescl.report.drawing import Drawing, render, style
@@ -29,13 +31,14 @@ from gescl.report.style import COLOURS, NARROW, WIDE, looks
 from gescl.report.task_names import TaskNames
 from gescl.report.training_curves import draw_training
 from gescl.report.writer import DRAWERS, Drawer
+from gescl.store import read_tensors, write_tensors
 
 from .conftest import Report
 from .made import LAYERS, fading, write_run
 
 NAMES = {
     "first-task", "average-accuracy", "forgetting", "every-task", "accuracy-matrix", "capacity", "importance",
-    "kernels", "cost", "training", "samples",
+    "kernels", "cost", "training", "confusion", "samples",
 }  # fmt: skip
 PICTURES = {"kernels", "samples"}  # without numbers
 
@@ -271,6 +274,36 @@ def test_predictions_are_marked_right_or_wrong(tmp_path: Path) -> None:
     assert "gescl 9 of 12; finetune 9 of 12" in drawing.alt
 
 
+def test_confusion_counts_all_test_images(tmp_path: Path) -> None:
+    write_run(tmp_path, "gescl")
+    write_run(tmp_path, "lwf")
+    drawing = drawn(tmp_path, draw_confusion)[1]["confusion"]
+    assert [row["images"] for row in drawing.data] == [20, 0, 5, 15] * 3  # of gescl alone, as with sample images
+    assert "gescl, task-1 0.88" in drawing.alt and "lwf" not in drawing.alt
+    panel = drawing.figure.axes[0]
+    assert [text.get_text() for text in panel.get_yticklabels()] == ["left", "right"]
+
+
+def test_of_many_tasks_the_most_confused_are_shown(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "gescl", accuracy=fading("gescl", 0, tasks=25))
+    tensors, header = read_tensors(folder / "samples.safetensors")
+    tensors["24.confusion"] = torch.tensor([[0, 20], [20, 0]])
+    write_tensors(folder / "samples.safetensors", tensors, header)
+    drawing = drawn(tmp_path, draw_confusion)[1]["confusion"]
+    assert "12 of 25 tasks" in drawing.caption and "task-25 0.00" in drawing.alt and "task-13" not in drawing.alt
+    assert len(drawing.data) == 25 * 4
+
+
+def test_runs_that_counted_no_confusion_have_no_figure_of_it(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "gescl")
+    tensors, header = read_tensors(folder / "samples.safetensors")
+    write_tensors(
+        folder / "samples.safetensors", {k: v for k, v in tensors.items() if not k.endswith("confusion")}, header
+    )
+    group, figures = drawn(tmp_path, draw_confusion, draw_samples)
+    assert figures.keys() == {"samples"} and not group.remarks
+
+
 def test_samples_of_runs_with_other_images_are_not_mixed(tmp_path: Path) -> None:
     write_run(tmp_path, "gescl", 0)
     write_run(tmp_path, "finetune", 0, classes=("up", "down"))
@@ -317,7 +350,11 @@ def test_a_file_that_cannot_be_read_costs_its_figures_alone(tmp_path: Path, name
     else:
         file.write_text("{}\n[")
     group, figures = drawn(tmp_path)
-    lost = {"events.jsonl": {"training", "importance"}, "model.gescl": {"kernels"}, "samples.safetensors": {"samples"}}
+    lost = {
+        "events.jsonl": {"training", "importance"},
+        "model.gescl": {"kernels"},
+        "samples.safetensors": {"samples", "confusion"},
+    }
     assert figures.keys() == NAMES - lost[name]
     assert any("of gescl cannot be shown" in remark for remark in group.remarks)
 

@@ -202,7 +202,7 @@ def test_the_title_names_the_streams_and_no_method(report: Report) -> None:
 def test_figures_have_texts_and_ids_are_unique(report: Report) -> None:
     root = tree(report.html)
     figures = root.find("figure")
-    assert len(figures) == 11
+    assert len(figures) == 12
     for figure in figures:
         pictures = figure.find("svg")
         assert [picture.attributes["class"] for picture in pictures] in ([""], ["on-wide", "on-narrow"])

@@ -56,6 +56,9 @@ def test_a_run_writes_everything_the_report_needs(tmp_path: Path) -> None:
     tensors, header = read_tensors(experiment.folder / "samples.safetensors")
     assert tensors["2.images"].shape == (8, 1, 8, 8) and tensors["2.predictions"].shape == (8, 2)
     assert header["tasks"][2]["task"] == "4-5"
+    for index, accuracy in enumerate(result.accuracy[-1]):
+        confusion = tensors[f"{index}.confusion"]
+        assert confusion.trace() / confusion.sum() == pytest.approx(accuracy)
     assert Learner.load(experiment.folder / "model.gescl").accuracy == result.accuracy
 
 

@@ -56,7 +56,7 @@ def draw_matrices(group: Group, look: Looks, width: float) -> Drawing:
         if place.lowest:
             panel.set_xlabel("accuracy on task")
         if panel_width / len(tasks) >= NUMBERED:
-            numerals += _numerals(panel, mean, scale)
+            numerals += numerals_of(panel, mean, scale)
     draw_numerals(figure, numerals, min(8.0, 28 * panel_width / len(tasks)))
     levels = np.arange(round((scale.vmin or 0) * 10), 11) / 10
     colour_bar(places[columns - 1].axes, scale, {float(level): f"{level:.1f}" for level in levels})
@@ -75,7 +75,7 @@ def draw_matrices(group: Group, look: Looks, width: float) -> Drawing:
     )
 
 
-def _numerals(panel: Axes, values: Array, scale: Normalize) -> Iterator[Numeral]:
+def numerals_of(panel: Axes, values: Array, scale: Normalize) -> Iterator[Numeral]:
     """The numbers of one heat map, each in the middle of its cell."""
     figure, box = panel.get_figure(root=True), panel.get_position()
     assert figure is not None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment
 from markupsafe import Markup
@@ -17,7 +18,8 @@ from markupsafe import Markup
 from .drawing import Files, themed
 from .headline import tiles
 from .runs import Group, LeftOut, Run, counted, unique
-from .style import Look
+from .style import Look, looks
+from .sweep import Sweep
 from .tables import Table
 
 LARGEST_PAGE = 2_900_000  # bytes; the promise is 3 MB
@@ -29,15 +31,15 @@ SECTIONS = (
     ("Inside the network", ("capacity", "importance", "kernels")),
     ("Cost", ("cost",)),
     ("Training", ("training",)),
-    ("Sample images", ("samples",)),
+    ("What the network says", ("confusion", "samples")),
 )
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """All that the page shows of one group."""
+    """All that the page shows of one sweep, or of one group of runs."""
 
-    group: Group
+    of: Sweep | Group
     figures: list[Files]
     tables: list[Table]
 
@@ -47,7 +49,7 @@ def make_page(chapters: Sequence[Chapter], left_out: Sequence[LeftOut], look: Ma
     template = files(__package__) / "template"
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     page = environment.from_string((template / "page.html").read_text(encoding="utf-8"))
-    groups = [chapter.group for chapter in chapters]
+    groups = [chapter.of for chapter in chapters if isinstance(chapter.of, Group)]
     names = ", ".join(unique(group.name for group in groups))
     runs = [run for group in groups for run in group.runs]
     methods = {label for group in groups for label in group.methods}
@@ -68,41 +70,61 @@ def make_page(chapters: Sequence[Chapter], left_out: Sequence[LeftOut], look: Ma
 
 
 def _chapter(chapter: Chapter, look: Mapping[str, Look], root: Path, embedded: Mapping[str, str]) -> dict[str, Any]:
-    group = chapter.group
+    of = chapter.of
+    shared = {
+        "name": of.name,
+        "slug": of.slug,
+        "tables": [
+            {"files": _files("tables", of.slug, table.name, ("csv", "md", "tex")), **vars(table)}
+            for table in chapter.tables
+        ],
+    }
+    if isinstance(of, Sweep):
+        figures = [_figure(of.slug, figure, embedded) for figure in chapter.figures]
+        return {
+            **shared,
+            "detail": "sweep",
+            "facts": f"{counted(len(of.tried), 'setting')} of {counted(len(of.methods), 'method')}",
+            "swatches": {label: Markup(themed(found.colour)) for label, found in looks(of.methods).items()},
+            "sections": [{"title": "What was swept", "figures": figures}] if figures else [],
+        }
     by_name = {figure.name: figure for figure in chapter.figures}
     sections = [
-        {"title": title, "figures": [_figure(group, by_name[name], embedded) for name in names if name in by_name]}
+        {"title": title, "figures": [_figure(of.slug, by_name[name], embedded) for name in names if name in by_name]}
         for title, names in SECTIONS
     ]
     return {
-        "name": group.name,
-        "detail": group.detail,
-        "slug": group.slug,
-        "facts": _facts(group),
-        "remarks": group.remarks,
-        "tiles": tiles(group),
-        "tables": chapter.tables,
-        "swatches": {label: Markup(themed(look[label].colour)) for label in group.methods},
+        **shared,
+        "detail": of.detail,
+        "facts": _facts(of),
+        "remarks": of.remarks,
+        "tiles": tiles(of),
+        "swatches": {label: Markup(themed(look[label].colour)) for label in of.methods},
         "sections": [section for section in sections if section["figures"]],
-        "runs": [_run(run, root) for run in group.runs],
+        "runs": [_run(run, root) for run in of.runs],
     }
 
 
-def _figure(group: Group, figure: Files, embedded: Mapping[str, str]) -> dict[str, Any]:
-    name = f"{group.slug}-{figure.name}"
+def _files(kind: str, slug: str, name: str, suffixes: Iterable[str]) -> dict[str, str]:
+    """Addresses of files, by their suffixes."""
+    return {suffix: quote(f"{kind}/{slug}/{name}.{suffix}") for suffix in suffixes}
+
+
+def _figure(slug: str, figure: Files, embedded: Mapping[str, str]) -> dict[str, Any]:
+    name = f"{slug}-{figure.name}"
     return {
         "id": name,
         "title": figure.title,
         "caption": figure.caption,
         "wide": figure.wide,
-        "files": {suffix: f"figures/{group.slug}/{figure.name}.{suffix}" for suffix in figure.formats},
+        "files": _files("figures", slug, figure.name, figure.formats),
         "content": Markup(embedded.get(name, "")),
     }
 
 
 def _embedded(chapters: Sequence[Chapter], room: int) -> dict[str, str]:
     """Each figure as an element of the page. Where they need more room, the largest become pictures, then texts."""
-    found = {f"{c.group.slug}-{figure.name}": figure for c in chapters for figure in c.figures}
+    found = {f"{c.of.slug}-{figure.name}": figure for c in chapters for figure in c.figures}
     elements = {name: figure.inline_svg(name) for name, figure in found.items()}
     for replacement in (_picture, _words):
         for name in sorted(elements, key=lambda name: -len(elements[name])):

@@ -39,13 +39,17 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Samples:
-    """Test images of one task, their classes and the final network's probabilities."""
+    """Test images of one task, their classes and the final network's probabilities.
+
+    `confusion` counts all test images, by class (row) and predicted class (column); runs before 0.2 have none.
+    """
 
     task: str
     classes: list[str]
     images: npt.NDArray[np.uint8]
     labels: npt.NDArray[np.int64]
     probabilities: npt.NDArray[np.float32]
+    confusion: npt.NDArray[np.int64] | None
 
 
 def of_methods(
@@ -128,6 +132,7 @@ def read_samples(folder: Path) -> list[Samples]:
                 tensors[f"{index}.images"].numpy(),
                 tensors[f"{index}.labels"].numpy(),
                 tensors[f"{index}.predictions"].numpy(),
+                tensors[f"{index}.confusion"].numpy() if f"{index}.confusion" in tensors else None,
             )
             for index, task in enumerate(header["tasks"])
             if f"{index}.images" in tensors

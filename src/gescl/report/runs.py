@@ -25,11 +25,16 @@ class Run:
     result: Result
     recipe: dict[str, Any] | None
     recipe_text: str
+    #: Settings such as "training.lr" that a sweep chose for each method.
+    varied: frozenset[str] = frozenset()
 
     @property
     def setting(self) -> str:
         """All that decides what the run can be averaged with, besides its method."""
         tables = {key: self.recipe.get(key) for key in ("name", "network", "stream", "training")} if self.recipe else {}
+        for table, _, key in (name.partition(".") for name in self.varied):
+            if isinstance(known := tables.get(table), dict):
+                tables[table] = {name: value for name, value in known.items() if name != key}
         return _canonical(
             {"name": self.result.recipe, **tables, "known": bool(tables), "tasks": len(self.result.tasks)}
         )

@@ -22,10 +22,8 @@ PIXELS = 32  # an image is enlarged to at least this
 
 def draw_samples(group: Group, look: Looks, width: float) -> Drawing | None:
     """One row per task; under each image the class predicted by GESCL (or the first method) and by fine-tuning."""
-    ours = [label for label in ("gescl", "gescl-distill") if label in group.methods][:1]
-    wanted = [*ours, *(label for label in group.methods if label == "finetune")] or list(group.methods)[:1]
     found: dict[str, list[Samples]] = {}
-    for label, samples in of_methods(group, read_samples, "Sample images", wanted).items():
+    for label, samples in of_methods(group, read_samples, "Sample images", shown_methods(group)).items():
         if samples and (not found or _same(samples, next(iter(found.values())))):
             found[label] = samples
     if not found:
@@ -66,6 +64,12 @@ def draw_samples(group: Group, look: Looks, width: float) -> Drawing | None:
         figure,
         [],
     )
+
+
+def shown_methods(group: Group) -> list[str]:
+    """Of which methods single images are shown: GESCL and fine-tuning, or else the first."""
+    ours = [label for label in ("gescl", "gescl-distill") if label in group.methods][:1]
+    return [*ours, *(label for label in group.methods if label == "finetune")] or list(group.methods)[:1]
 
 
 def _name(panel: Axes, middle: float, name: str) -> None:

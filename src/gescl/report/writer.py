@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from ..errors import DataError
 from ..store import write_bytes
 from .capacity import draw_capacity
+from .confusion import draw_confusion
 from .cost import draw_cost
 from .curves import draw_average, draw_every_task, draw_first_task, draw_forgetting
 from .drawing import Drawing, Files, render, style
@@ -20,6 +22,7 @@ from .parallel import in_parallel
 from .runs import Group, read_runs
 from .samples import draw_samples
 from .style import NARROW, WIDE, Looks, looks
+from .sweep import Sweep, draw_sweep, only_chosen, read_sweeps, sweep_table
 from .table_files import write_table
 from .tables import differences_table, methods_table
 from .training_curves import draw_training
@@ -42,6 +45,7 @@ DRAWERS: tuple[Drawer, ...] = (
     draw_kernels,
     draw_cost,
     draw_training,
+    draw_confusion,
     draw_samples,
 )
 
@@ -56,42 +60,56 @@ def write_report(runs: Path, out: Path) -> Path:
     if not good:
         reasons = "".join(f"\n  {item.folder}: {item.reason}" for item in left_out[:5])
         raise DataError(f"{runs} holds no finished run{reasons}")
+    sweeps, damaged = read_sweeps(runs, good)
+    left_out += damaged
     for item in left_out:
         log.warning("left out %s: %s", item.folder, item.reason)
-    groups = group_runs(good)
+    groups = group_runs(only_chosen(good, sweeps))
+    if sweeps:
+        for group in groups:
+            group.remark("Of the methods that were swept, only the chosen settings are compared here.")
     look = looks(label for group in groups for label in group.methods)
-    figures = _figures(groups, look)
-    chapters = []
-    for group, own in zip(groups, figures, strict=True):
-        tables = [table for table in (methods_table(group), differences_table(group)) if table is not None]
-        for file in own:
-            file.write(out / "figures" / group.slug)
-        for table in tables:
-            write_table(table, out / "tables" / group.slug)
-        chapters.append(Chapter(group, own, tables))
+    chapters = [
+        *(Chapter(sweep, [], [sweep_table(sweep)]) for sweep in sweeps),
+        *(
+            Chapter(group, [], [table for table in (methods_table(group), differences_table(group)) if table])
+            for group in groups
+        ),
+    ]
+    for chapter, figures in zip(chapters, _figures(sweeps, groups, look), strict=True):
+        chapter.figures.extend(figures)
+        for file in chapter.figures:
+            file.write(out / "figures" / chapter.of.slug)
+        for table in chapter.tables:
+            write_table(table, out / "tables" / chapter.of.slug)
     page = out / "report.html"
     write_bytes(page, make_page(chapters, left_out, look, runs).encode())
     return page
 
 
-def _figures(groups: Sequence[Group], look: Looks) -> list[list[Files]]:
-    """Every group's figures."""
-    jobs = [(group, draw) for group in groups for draw in DRAWERS]
+def _figures(sweeps: Sequence[Sweep], groups: Sequence[Group], look: Looks) -> list[list[Files]]:
+    """The figures of every sweep, then those of every group."""
+    jobs: list[tuple[Sweep | Group, Callable[[float], Drawing | None]]] = []
+    for sweep in sweeps:
+        own = looks(sweep.methods)
+        jobs += [(sweep, partial(draw_sweep, sweep, method, own[method])) for method in sweep.methods]
+    for group in groups:
+        few = foremost(group, MOST_PANELS)
+        jobs += [(group, partial(draw, group if draw in OVERVIEWS else few, look)) for draw in DRAWERS]
 
     def work(number: int) -> tuple[Files | None, list[str]]:
-        group, draw = jobs[-1 - number]  # the last ones take longest: begun first, no core waits for them at the end
-        shown = group if draw in OVERVIEWS else foremost(group, MOST_PANELS)
-        drawing = draw(shown, look, WIDE)
-        if drawing is None:
-            return None, group.remarks
-        return render(drawing, draw(shown, look, NARROW) if drawing.wide else None), group.remarks
+        owner, draw = jobs[-1 - number]  # the last ones take longest: begun first, no core waits for them at the end
+        drawing = draw(WIDE)
+        files = render(drawing, draw(NARROW) if drawing.wide else None) if drawing is not None else None
+        return files, owner.remarks if isinstance(owner, Group) else []
 
     with style():
         done = in_parallel(work, len(jobs))[::-1]
-    for (group, _), (_, remarks) in zip(jobs, done, strict=True):
+    for (owner, _), (_, remarks) in zip(jobs, done, strict=True):
         for remark in remarks:
-            group.remark(remark)
+            if isinstance(owner, Group):
+                owner.remark(remark)
     return [
-        [files for (owner, _), (files, _) in zip(jobs, done, strict=True) if owner is group and files is not None]
-        for group in groups
+        [files for (owner, _), (files, _) in zip(jobs, done, strict=True) if owner is wanted and files is not None]
+        for wanted in (*sweeps, *groups)
     ]

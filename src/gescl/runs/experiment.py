@@ -29,6 +29,7 @@ from ..records import Epoch, TaskRecord
 from ..runtime import hardware
 from ..store import append_line, locked, write_bytes, write_tensors
 from ..streams import STREAMS, TaskStream
+from ..streams.task import Split
 from ..validation import flat
 from .recipe import Recipe, load_recipe, read_toml
 from .result import Result, Validation, read_result
@@ -269,7 +270,7 @@ def _filters(learner: Learner) -> dict[str, dict[str, list[float]]]:
 
 
 def _samples(learner: Learner, stream: TaskStream) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """A few test images per task, their labels, and the final network's predictions."""
+    """A few test images per task, their labels and the final network's predictions; and how it confuses all of them."""
     tensors, header = {}, []
     for index, task in enumerate(stream):
         header.append({"task": task.name, "classes": task.classes})
@@ -280,4 +281,12 @@ def _samples(learner: Learner, stream: TaskStream) -> tuple[dict[str, torch.Tens
         tensors[f"{index}.images"] = chosen.images
         tensors[f"{index}.labels"] = chosen.labels
         tensors[f"{index}.predictions"] = learner.predict(chosen.images, task.name).probabilities
+        tensors[f"{index}.confusion"] = _confusion(learner, task.name, task.test, len(task.classes))
     return tensors, {"tasks": header}
+
+
+def _confusion(learner: Learner, task: str, split: Split, classes: int) -> torch.Tensor:
+    """How many images of each class (row) are taken for which class (column)."""
+    predicted = learner.predict(split.images, task).probabilities.argmax(1)
+    pairs = split.labels.cpu() * classes + predicted
+    return torch.bincount(pairs, minlength=classes**2).reshape(classes, classes)

@@ -14,7 +14,7 @@ for (const table of document.querySelectorAll("table")) {
       const rows = [...body.rows].sort((a, b) => {
         const [x, y] = [value(a), value(b)];
         if (x === "" || y === "") return (x === "") - (y === "");
-        return sign * (column === 0 ? x.localeCompare(y) : Number(x) - Number(y));
+        return sign * (Number(x) - Number(y) || x.localeCompare(y, undefined, { numeric: true }));
       });
       body.append(...rows);
     });

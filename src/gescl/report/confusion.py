@@ -1,0 +1,112 @@
+"""Which classes of a task are taken for which by the final network."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+
+from .drawing import Data, Drawing, hover
+from .heat import colour_bar, heat_map
+from .labels import LETTER, LINE, short_names, shortened
+from .matrices import NUMBERED, numerals_of
+from .numerals import Numeral, draw_numerals
+from .panels import panels
+from .run_files import Samples, of_methods, read_samples
+from .runs import Group
+from .samples import shown_methods
+from .style import NARROW, Looks
+
+MOST = 12  # panels
+SIZE = 6.2  # points of classes' names
+LETTERS = 8  # of a class's name
+
+
+def draw_confusion(group: Group, look: Looks, width: float) -> Drawing | None:
+    """One heat map per method and task; None for runs of versions that did not count."""
+    found = {
+        label: {task.task: task for task in samples if task.confusion is not None}
+        for label, samples in of_methods(group, read_samples, "Confusions", shown_methods(group)).items()
+    }
+    found = {label: tasks for label, tasks in found.items() if tasks}
+    if not found:
+        return None
+    every = list(next(iter(found.values())))
+    worst = sorted(every, key=lambda name: min(_accuracy(tasks[name]) for tasks in found.values() if name in tasks))
+    chosen = [name for name in every if name in worst[: max(1, MOST // len(found))]]
+    maps = [(label, tasks[name]) for label, tasks in found.items() for name in chosen if name in tasks]
+    columns = min(len(maps), 4 if width > NARROW else 2)
+    longest = min(LETTERS, max(len(name) for _, task in maps for name in task.classes)) * LETTER * SIZE  # inches
+    left = gap = 0.25 + longest
+    side = (width - left - 0.5 - (columns - 1) * gap) / columns
+    height = min(side, max(0.8, 0.2 * max(len(task.classes) for _, task in maps)))
+    figure, axes = panels(
+        -(-len(maps) // columns), columns, width, height,
+        left=left, right=0.5, bottom=0.2 + longest, top=0.35, gap=(gap, 0.5 + longest), share=False,
+    )  # fmt: skip
+    every_panel = [panel for row in axes for panel in row]
+    for surplus in every_panel[len(maps) :]:
+        surplus.set_visible(False)
+    scale = Normalize(0, 1)
+    numerals: list[Numeral] = []
+    for panel, (label, task) in zip(every_panel, maps, strict=False):
+        shares = _shares(task)
+        shares[shares == 0] = np.nan  # left empty
+        heat_map(panel, shares, scale, gap=True)
+        _name_classes(panel, task.classes, side, height)
+        title = f"{shortened(label, 14)} · {shortened(task.task, 14)}" if len(found) > 1 else shortened(task.task, 20)
+        hover(panel.set_title(title, fontsize=7.5), f"{label}, {task.task}: accuracy {_accuracy(task):.3f}")
+        if side / len(task.classes) >= NUMBERED:
+            numerals += numerals_of(panel, shares, scale)
+    smallest = min(side / len(task.classes) for _, task in maps)
+    draw_numerals(figure, numerals, min(7.0, 28 * max(smallest, NUMBERED)))
+    colour_bar(every_panel[columns - 1], scale, {0.0: "0", 1.0: "1"})
+    of_tasks = f" The {len(chosen)} of {len(every)} tasks with the lowest accuracy." if len(chosen) < len(every) else ""
+    told = "; ".join(f"{label}, {task.task} {_accuracy(task):.2f}" for label, task in maps)
+    return Drawing(
+        "confusion",
+        "Confusion of classes",
+        "Row: the class of a test image; column: what the final network says, as a share of the row; empty: none. "
+        f"Every head tells only its own task's classes apart.{of_tasks}{group.of_one_run}",
+        f"Heat maps of confusion, one per method and task. Accuracy: {told}.",
+        figure,
+        _data(found),
+    )
+
+
+def _shares(task: Samples) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """Per class what its images are taken for; NaN for a class without test images."""
+    assert task.confusion is not None
+    total = task.confusion.sum(axis=1, keepdims=True)
+    shares: np.ndarray[tuple[int, int], np.dtype[np.float64]] = np.where(
+        total > 0, task.confusion / np.maximum(total, 1), np.nan
+    )
+    return shares
+
+
+def _accuracy(task: Samples) -> float:
+    assert task.confusion is not None
+    return float(np.trace(task.confusion) / max(1, task.confusion.sum()))
+
+
+def _name_classes(panel: Axes, classes: list[str], width: float, height: float) -> None:
+    names = short_names(classes, LETTERS)
+    for axis, inches in ((panel.xaxis, width), (panel.yaxis, height)):
+        every = max(1, round(SIZE * LINE * len(names) / inches + 0.49))
+        axis.set_ticks([k + 0.5 for k in range(0, len(names), every)])
+        upright = axis is panel.xaxis and max(map(len, names)) > 2
+        axis.set_ticklabels(names[::every], size=SIZE, rotation=90 if upright else 0)
+        for tick, name in zip(axis.get_major_ticks(), classes[::every], strict=True):
+            hover(tick.label1, name)
+    panel.tick_params(length=0, pad=2)
+
+
+def _data(found: dict[str, dict[str, Samples]]) -> Data:
+    return [
+        {"method": label, "task": name, "class": true, "predicted": predicted, "images": int(task.confusion[i, j])}
+        for label, tasks in found.items()
+        for name, task in tasks.items()
+        if task.confusion is not None
+        for i, true in enumerate(task.classes)
+        for j, predicted in enumerate(task.classes)
+    ]

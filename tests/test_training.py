@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gescl import DataError, Frozen, Joint, Learner, Task, Training, UsageError, training
+from gescl.checkpoints import SavedState
 from gescl.errors import DivergedError
 from gescl.methods import METHODS, Batch, Finetune, Method, Strategy, TaskContext
 from gescl.networks.cnn import build_trunk
@@ -259,6 +260,73 @@ def test_a_training_loss_that_is_no_number_is_an_error(monkeypatch: pytest.Monke
     words = r"finite number in epoch 2, step 1, where the output of layer heads\.0 .* a smaller .* than 1e\+30 "
     with pytest.raises(DivergedError, match=words):
         rates(monkeypatch, [1.0] * 9, lr=1e30, optimizer="sgd", patience=9)
+
+
+class Poisoned(Strategy[Method]):
+    """Spoils a weight in a step of the task, as long as the rate is above a limit."""
+
+    def __init__(self, net: MultiHeadNet, step: int, limit: float) -> None:
+        super().__init__(Finetune(), net)
+        self.step, self.limit = step, limit
+
+    def after_step(self, context: TaskContext) -> None:
+        if context.step == self.step and context.lr > self.limit:
+            next(self.net.trunk.parameters()).data[0] = math.nan
+
+
+def test_the_first_layer_that_is_not_finite_is_named_with_its_step() -> None:
+    net = made_net()
+    training = Training(epochs=3, batch_size=11)  # three steps per epoch
+    words = (
+        r"'a': the loss is no longer a finite number in epoch 2, step 2, where the weights of layer 0 were the first"
+    )
+    with pytest.raises(DivergedError, match=words):
+        list(learn_task(net, Poisoned(net, 5, 0.0), made_task("a"), training, seed=0))
+
+
+@pytest.mark.parametrize("schedule", ["plateau", "cosine"])
+def test_an_epoch_that_diverges_is_repeated_with_a_third_of_the_rate(
+    schedule: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    training = Training(epochs=4, batch_size=11, lr=0.02, schedule=schedule, on_nan="retry", patience=9)
+    net, states = made_net(), list[SavedState]()
+    list(learn_task(net, Poisoned(net, 0, 0), made_task("a"), training, seed=0, on_state=states.append))
+    net = made_net()
+    epochs = list(learn_task(net, Poisoned(net, 5, 0.003), made_task("a"), training, seed=0))
+    assert [epoch.retries for epoch in epochs] == [0, 2, 0, 0]
+    assert caplog.text.count("the epoch is repeated with a learning rate of") == 2
+    # The same as going on from the first epoch with a ninth of the rate.
+    header = copy.deepcopy(states[0].header)
+    header["lr"] = [rate / 9 for rate in header["lr"]]
+    if schedule == "cosine":
+        header["schedule"]["base_lrs"] = [0.02 / 9]
+    net, other = made_net(), SavedState(states[0].tensors, header)
+    expected = list(learn_task(net, Poisoned(net, 0, 0), made_task("a"), training, seed=0, resume=other))
+    assert [(e.lr, e.loss, e.val_loss) for e in epochs] == [(e.lr, e.loss, e.val_loss) for e in expected]
+
+
+def test_three_retries_are_enough() -> None:
+    net = made_net()
+    training = Training(epochs=3, batch_size=11, on_nan="retry")
+    with pytest.raises(DivergedError, match=r"than 3\.7037e-05 .* 3 retries with a third of the rate each"):
+        list(learn_task(net, Poisoned(net, 5, 0.0), made_task("a"), training, seed=0))
+
+
+@pytest.mark.parametrize(
+    ("val_losses", "warned"),
+    [
+        ([1.0, 0.9, 99.0, 100.0, 500.0], ["3"]),
+        ([0.9, 0.002, 0.3, 1.0], []),
+        ([0.9, 0.002, 0.3, 1.2], ["4"]),
+        ([300.0, 400.0], ["1"]),
+        ([5.0, 6.0, 7.0], []),
+    ],
+)
+def test_a_validation_loss_that_explodes_is_reported_once(
+    val_losses: list[float], warned: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rates(monkeypatch, val_losses, patience=9)
+    assert [record.getMessage().split("epoch ")[1].split(":")[0] for record in caplog.records] == warned
 
 
 def test_validation_weighs_every_image_alike_in_eval_mode_whatever_the_batches() -> None:

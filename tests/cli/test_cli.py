@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gescl import Learner, load_recipe
+from gescl import load_recipe
+from gescl.store import read_tensors
 
 QUICK = ["--set", "training.epochs=1", "--set", "stream.tasks=2", "--threads", "1"]
 
@@ -143,22 +144,35 @@ def test_a_full_disk_is_an_error_that_loses_nothing(tmp_path: Path) -> None:
     assert resumed.returncode == 0, resumed.stderr
 
 
-def test_an_interrupted_run_says_so_and_goes_on_later(tmp_path: Path) -> None:
-    command = [str(Path(sys.executable).with_name("gescl")), "run", "digits", "--method", "finetune"]
+@pytest.mark.parametrize(
+    ("command", "number", "hint"),
+    [("run", signal.SIGINT, " --resume"), ("run", signal.SIGTERM, " --resume"), ("sweep", signal.SIGTERM, "")],
+)
+def test_an_interrupted_command_keeps_a_checkpoint_and_says_how_to_continue(
+    command: str, number: signal.Signals, hint: str, tmp_path: Path
+) -> None:
+    arguments = [command, "digits", "--method", "finetune", "--set", "training.epochs=100000", "--out", "here"]
     run = subprocess.Popen(
-        command,
+        [str(Path(sys.executable).with_name("gescl")), *arguments, "--set", "training.patience=100000"],
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background may ignore it
     )
-    model = tmp_path / "runs/digits/finetune/seed-0/model.gescl"
-    while run.poll() is None and not model.exists():
+    folder = tmp_path / "here/digits/finetune/seed-0"
+    while run.poll() is None and epochs_in(folder) < 3:
         time.sleep(0.05)
-    run.send_signal(signal.SIGINT)
+    run.send_signal(number)
     _, errors = run.communicate(timeout=60)
-    assert run.returncode == 130
-    assert errors.splitlines()[-1] == "interrupted; continue with: gescl run digits --method finetune --resume"
+    assert run.returncode == 128 + number
+    written = f"gescl {' '.join(arguments)} --set training.patience=100000{hint}"
+    assert errors.splitlines()[-1] == f"interrupted; continue with: {written}"
     assert "Traceback" not in errors
-    assert Learner.load(model).tasks
+    _, header = read_tensors(folder / "model.gescl.checkpoint")
+    assert epochs_in(folder) - len(header["epochs"]) <= 1, "only the epoch under way is repeated"
+
+
+def epochs_in(folder: Path) -> int:
+    log = folder / "events.jsonl"
+    return log.read_text().count("\n") if log.is_file() else 0

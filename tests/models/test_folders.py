@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from gescl import Learner, Task, Training
@@ -24,7 +25,9 @@ from gescl.cli.app import main
 from gescl.methods.base import Capacity
 from gescl.model_file import alone_with
 from gescl.models.folders import Choices, learn_folder, short_of_room
-from gescl.store import backup_of
+from gescl.observers import Observer
+from gescl.records import Epoch
+from gescl.store import backup_of, read_tensors
 from gescl.streams import folder_task
 
 from ..conftest import stripes
@@ -374,6 +377,29 @@ def test_a_process_killed_while_it_learns_leaves_the_old_model_and_the_next_one_
     verdict = json.loads(gescl("evaluate", "model.gescl", "bolts", "--task", "bolts", "--json")[1])
     assert verdict["accuracy"] > 0.5, "chance is 1/3"
     assert sorted(p.name for p in Path().glob("model.gescl*")) == ["model.gescl", "model.gescl.bak", "model.gescl.lock"]
+
+
+def test_a_task_that_is_interrupted_continues_with_the_same_call(photos: Path, tmp_path: Path) -> None:
+    class Stop(Observer):
+        def end_epoch(self, epoch: Epoch) -> None:
+            if epoch.epoch == 3:
+                raise KeyboardInterrupt
+
+    choices = Choices(network="small", image_size=16, training={"epochs": 5})
+    models = [tmp_path / "whole" / "model.gescl", tmp_path / "stopped" / "model.gescl"]
+    for model in models:
+        model.parent.mkdir()
+    learn_folder(models[0], photos / "bolts", choices=choices, observer=Observer())
+    with pytest.raises(KeyboardInterrupt):
+        learn_folder(models[1], photos / "bolts", choices=choices, observer=Stop())
+    left = models[1].with_name("model.gescl.checkpoint")
+    assert left.is_file() and not models[1].exists()
+    learn_folder(models[1], photos / "bolts", choices=choices, observer=Observer(), dry_run=True)
+    assert left.is_file(), "a dry run leaves it alone"
+    learn_folder(models[1], photos / "bolts", choices=choices, observer=Observer())
+    whole, again = (read_tensors(model)[0] for model in models)
+    assert all(torch.equal(tensor, again[name]) for name, tensor in whole.items())
+    assert sorted(path.name for path in models[1].parent.iterdir()) == ["model.gescl", "model.gescl.lock"]
 
 
 def in_training(pid: int) -> bool:

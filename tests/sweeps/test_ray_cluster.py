@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from gescl import DataError
+from gescl import DataError, Experiment
+from gescl.runs.experiment import CHECKPOINT
+from gescl.store import read_tensors
+from gescl.sweeps import ray_cluster
 from gescl.sweeps.cells import Outcome, run_cell
 from gescl.sweeps.choice import choose, read_tried
 from gescl.sweeps.ray_cluster import RayCluster
@@ -65,6 +72,37 @@ def test_a_sweep_that_loses_a_node_ends_as_one_on_this_machine(tmp_path: Path, c
     written: list[int] = []
     assert run_sweep(cells, tmp_path / "ray", RayCluster("nobody:1"), refuse) == tried, "finished cells need no cluster"
     assert len(set(written)) == 1
+
+
+def test_a_cell_whose_node_is_lost_within_a_task_continues_from_its_checkpoint(tmp_path: Path, cluster: Any) -> None:
+    settings = {"training.epochs": 15, "stream.tasks": 2, "training.checkpoint_seconds": 0}
+    (cell,) = sweep_cells("digits", {"gescl": [{}]}, [0], settings)
+    lost = cluster.add_node(num_cpus=1, num_gpus=1)  # no other node can take the cell
+    cluster.wait_for_nodes()
+    experiment = cell.experiment(tmp_path / "ray")
+
+    executor = RayCluster(cluster.address, gpus_per_run=1, device="cpu")
+    with ThreadPoolExecutor() as threads, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ray_cluster, "FETCH_SECONDS", 0.2)
+        running = threads.submit(lambda: list(executor.run([cell], tmp_path / "ray")))
+        while not running.done() and not experiment.folder.joinpath(CHECKPOINT).is_file():
+            time.sleep(0.1)
+        cluster.remove_node(lost, allow_graceful=False)
+        before = epochs_of(experiment)
+        cluster.add_node(num_cpus=1, num_gpus=1)
+        (outcome,) = running.result()
+    assert outcome.error is None and outcome.result is not None
+    assert 0 < len(before) < 30 and epochs_of(experiment)[: len(before)] == before, "they were not trained again"
+    assert not list(experiment.folder.glob("*checkpoint*"))
+    here = cell.experiment(tmp_path / "here", device="cpu")
+    here.run()
+    models = [read_tensors(e.folder / "model.gescl")[0] for e in (experiment, here)]
+    assert all(torch.equal(tensor, models[1][name]) for name, tensor in models[0].items())
+
+
+def epochs_of(experiment: Experiment) -> list[dict[str, Any]]:
+    lines = experiment.folder.joinpath("events.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["event"] == "epoch"]
 
 
 def test_a_failing_cell_is_reported_and_does_not_stop_the_others(tmp_path: Path, cluster: Any) -> None:

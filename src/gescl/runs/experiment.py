@@ -1,7 +1,8 @@
 """Run a recipe for a seed: records, checkpoints, resume.
 
-A run lives in `OUT/NAME/METHOD/seed-N/`: `recipe.toml`, `events.jsonl`, `model.gescl` after every task, and
-`samples.safetensors` and `result.json` when it is done. A run with a `result.json` is finished and never run again.
+A run lives in `OUT/NAME/METHOD/seed-N/`: `recipe.toml`, `events.jsonl`, `model.gescl` after every task,
+`model.gescl.checkpoint` within one, and `samples.safetensors` and `result.json` when it is done. A run with a
+`result.json` is finished and never run again.
 While a process works on it, it holds `seed-N.lock` beside the folder; another that wants the same run waits.
 """
 
@@ -105,15 +106,18 @@ class Experiment:
             raise DataError(f"{self.folder}: {error}") from error
 
     def files(self) -> dict[str, bytes]:
-        """All files that a finished run has written, to be adopted elsewhere."""
-        return {path.name: path.read_bytes() for path in self.folder.iterdir() if path.is_file()}
+        """All files of a run, finished or not, to be adopted elsewhere."""
+        paths = [path for path in self.folder.glob("[!.]*") if path.is_file() and path.suffix != ".bak"]
+        return {path.name: path.read_bytes() for path in paths}
 
     def adopt(self, files: Mapping[str, bytes]) -> None:
         """Take over the files of this run from another machine, unless it has been finished here in the meantime."""
         with self._alone():
-            if not self.finished():
+            if files and not self.finished():
                 for name in sorted(files, key=lambda name: (name == "result.json", name != "recipe.toml")):
                     write_bytes(self.folder / name, files[name])  # the recipe first, the result last
+                if CHECKPOINT not in files:
+                    (self.folder / CHECKPOINT).unlink(missing_ok=True)
 
     def stream(self) -> TaskStream:
         return STREAMS[self.recipe.stream].load(self.recipe.stream_options, self.seed, self.data)
@@ -241,6 +245,7 @@ def _result(recipe: Recipe, seed: int, learner: Learner) -> Result:
         model_bytes=sum(t.numel() * t.element_size() for t in net.state_dict().values()),
         state_bytes=learner.state_bytes,
         epochs=[record.epochs for record in records],
+        retries=[record.retries for record in records],
         seconds=sum(record.seconds for record in records),
         seconds_per_task=[record.seconds for record in records],
         images_per_second=sum(record.train_images * record.epochs for record in trained)

@@ -73,6 +73,8 @@ class Result(BaseModel):
     model_bytes: NonNegativeInt | None = None
     state_bytes: NonNegativeInt | None = None
     epochs: list[NonNegativeInt] = []
+    #: Per task, how often an epoch was repeated with a smaller rate because it diverged.
+    retries: list[NonNegativeInt] = []
     #: Training and the method's work at the end of tasks, without tests.
     seconds: NonNegativeFloat | None = None
     seconds_per_task: list[NonNegativeFloat] = []

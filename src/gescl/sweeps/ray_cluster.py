@@ -1,7 +1,7 @@
 """Runs on a Ray cluster: the nodes need gescl and the data, but no file system in common.
 
 A node runs a cell in a temporary folder and sends back the bytes of its files; whoever started the sweep writes them
-where they belong. A cell whose node is lost is run again on another one.
+where they belong. Checkpoints are sent too, so that a cell whose node is lost continues on another one.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError, GesclError, UnavailableError, missing_extra
+from ..observers import Observer
+from ..runs.experiment import Experiment
 from ..runtime import prepare_process
 from .cells import Cell, Outcome, words
 
@@ -25,6 +28,8 @@ log = logging.getLogger("gescl")
 #: How many nodes or workers may be lost under one cell before it counts as failed.
 MOST_LOSSES = 5
 REACH_SECONDS = 10
+#: How often checkpoints are fetched.
+FETCH_SECONDS = 5
 
 
 @dataclass(frozen=True)
@@ -46,11 +51,26 @@ class RayCluster:
             task = ray.remote(_run_on_node).options(
                 num_cpus=self.cpus_per_run, num_gpus=self.gpus_per_run, max_retries=MOST_LOSSES
             )
-            data = self.data.absolute() if self.data else None
-            waiting = {task.remote(cell, data, self.device, self.cpus_per_run): cell for cell in cells}
+            data, shelf = self.data.absolute() if self.data else None, _shelf_here(ray)
+            waiting = {}
+            for number, cell in enumerate(cells):
+                shelf.put.remote(number, cell.experiment(out).files())
+                waiting[task.remote(cell, data, self.device, self.cpus_per_run, shelf, number)] = number
             while waiting:
-                (done,), _ = ray.wait(list(waiting), num_returns=1)
-                yield self._outcome(ray, waiting.pop(done), done, out)
+                done, _ = ray.wait(list(waiting), num_returns=1, timeout=FETCH_SECONDS)
+                self._keep(ray, shelf, cells, out)
+                for finished in done:
+                    number = waiting.pop(finished)
+                    yield self._outcome(ray, cells[number], finished, out)
+                    shelf.put.remote(number, {})
+
+    def _keep(self, ray: Any, shelf: Any, cells: Sequence[Cell], out: Path) -> None:
+        """Write the checkpoints that have come in, for a sweep that is killed and started again."""
+        try:
+            for number, files in ray.get(shelf.fresh.remote()).items():
+                cells[number].experiment(out).adopt(files)
+        except (GesclError, ray.exceptions.RayError) as error:
+            log.warning("a checkpoint is not kept: %s", words(error).splitlines()[0])
 
     def _outcome(self, ray: Any, cell: Cell, done: Any, out: Path) -> Outcome:
         try:
@@ -80,13 +100,65 @@ class RayCluster:
             )
 
 
-def _run_on_node(cell: Cell, data: Path | None, device: str, threads: int) -> dict[str, bytes] | str:
+class _Shelf:
+    """The newest files of every unfinished run. It lives where the sweep was started, and outlives other nodes."""
+
+    def __init__(self) -> None:
+        self.files: dict[int, dict[str, bytes]] = {}
+        self.new: set[int] = set()
+
+    def put(self, run: int, files: dict[str, bytes]) -> None:
+        self.files[run] = files
+        self.new.add(run)
+
+    def get(self, run: int) -> dict[str, bytes]:
+        return self.files.get(run, {})
+
+    def fresh(self) -> dict[int, dict[str, bytes]]:
+        """What has come in since the last call."""
+        new, self.new = self.new, set()
+        return {run: self.files[run] for run in new}
+
+
+def _shelf_here(ray: Any) -> Any:
+    here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+        ray.get_runtime_context().get_node_id(), soft=False
+    )
+    return (
+        ray.remote(_Shelf).options(num_cpus=0, scheduling_strategy=here, max_restarts=-1, max_task_retries=-1).remote()
+    )
+
+
+class _Sender(Observer):
+    """Sends a run's files to the shelf when there is a checkpoint, and after a task, not more often than asked for."""
+
+    def __init__(self, experiment: Experiment, shelf: Any, run: int) -> None:
+        self.experiment, self.shelf, self.run = experiment, shelf, run
+        self.sent = time.monotonic()
+
+    def checkpoint(self, file: Path) -> None:
+        self.send()
+
+    def send(self) -> None:
+        if time.monotonic() - self.sent >= self.experiment.recipe.training.checkpoint_seconds:
+            self.shelf.put.remote(self.run, self.experiment.files())
+            self.sent = time.monotonic()
+
+
+def _run_on_node(
+    cell: Cell, data: Path | None, device: str, threads: int, shelf: Any, run: int
+) -> dict[str, bytes] | str:
     """The files of a finished run, or the words of its failure: Ray's own errors then mean that a node was lost."""
+    import ray
+
     prepare_process(threads)
     with tempfile.TemporaryDirectory(prefix="gescl-") as folder:
         experiment = cell.experiment(Path(folder), data, device)
+        experiment.observer = sender = _Sender(experiment, shelf, run)
         try:
-            experiment.run()
+            experiment.adopt(ray.get(shelf.get.remote(run)))
+            for _ in experiment.tasks(resume=True):
+                sender.send()
             return experiment.files()
         except Exception as error:
             return words(error)
@@ -97,6 +169,7 @@ def _connected(address: str) -> Iterator[Any]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would send usage statistics
     try:
         import ray
+        import ray.util.scheduling_strategies
     except ImportError as error:
         raise UnavailableError(missing_extra("Ray", "ray")) from error
     _check_reachable(address)

@@ -198,6 +198,8 @@ def test_filters_are_described_by_their_importance_and_what_became_of_them() -> 
     assert torch.equal(found["strength"], torch.where(found["important"], found["importance"], 0.0))
     assert torch.equal(found["redrawn"], ~found["important"]) and third[found["redrawn"]].any()
     assert not found["released"].any() and found["released"].dtype == torch.bool
+    kept = strategy.state()
+    assert list(kept) == ["strength", "important"] and all(torch.equal(kept[name], found[name]) for name in kept)
 
 
 # Redraw -------------------------------------------------------------------------------------------------------------
@@ -377,7 +379,9 @@ def test_a_full_layer_is_announced_in_plain_words_and_once(caplog: pytest.LogCap
         ("without-mu_p", {"mu_p": 0.0}),
         ("without-nu", {"nu": 0.0}),
         ("uniform-importance", {"importance": "uniform"}),
-        ("group-only", {"psi_min": 1.0}),
+        ("exclusive", {"psi_min": 0.0}),
+        ("without-release", {"release": 0.0}),
+        ("euclidean", {"metric": "euclidean", "mu_s": 5.0, "mu_p": 0.2}),
     ],
 )
 def test_every_row_of_the_ablation_is_a_variant(variant: str, changed: dict[str, Any]) -> None:

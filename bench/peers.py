@@ -41,8 +41,8 @@ def made_stream() -> Tasks:
     return tasks
 
 
-def installed(folder: Path) -> Path | str:
-    """The Python of the peer's environment, or why there is none."""
+def installed(folder: Path, peer: str) -> Path | str:
+    """The Python of a peer's environment, or why there is none."""
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)
@@ -55,7 +55,7 @@ def installed(folder: Path) -> Path | str:
         "install",
         "--quiet",
         "--disable-pip-version-check",
-        PEER,
+        peer,
         f"torch=={_torch()}",
     ]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -85,7 +85,7 @@ def serve_ours(stream: str) -> None:
 
 
 class Server:
-    """A process that runs a method when told its name."""
+    """A process that answers lines: each with one that begins with a word, after any number of others."""
 
     def __init__(self, *command: str | Path) -> None:
         self.log: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 (as long as the process lives)
@@ -93,13 +93,14 @@ class Server:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True
         )
 
-    def run(self, name: str) -> float:
+    def run(self, line: str, word: str) -> str:
+        """Send a line, and return what follows the word in the answer."""
         assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(name + "\n")
+        self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
-        for line in self.process.stdout:
-            if line.startswith("seconds "):
-                return float(line.split()[1])
+        for answer in self.process.stdout:
+            if answer.startswith(word + " "):
+                return answer.removeprefix(word).strip()
         self.log.seek(0)
         raise RuntimeError((self.log.read().strip().splitlines() or ["it ended without a word"])[-1])
 
@@ -118,7 +119,7 @@ def measure(python: Path, stream: Path, repeats: int) -> list[dict[str, Any]]:
         for name in METHODS:
             theirs, own = [], []
             for repeat in range(repeats + 1):
-                pair = peer.run(name), us.run(name)
+                pair = float(peer.run(name, "seconds")), float(us.run(name, "seconds"))
                 if repeat:
                     theirs.append(pair[0])
                     own.append(pair[1])
@@ -136,7 +137,7 @@ def main() -> None:
         return
     options = arguments(__doc__, "peers", repeats=5)
     content: dict[str, Any] = {"peer": PEER, "tasks": TASKS, "images": IMAGES, "epochs": EPOCHS, "batch": BATCH}
-    python = installed(Path(".cache/peers/avalanche"))
+    python = installed(Path(".cache/peers/avalanche"), PEER)
     if isinstance(python, str):
         content["not_installed"] = python
         print(f"{PEER} could not be installed: {python}")

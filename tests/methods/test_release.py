@@ -25,8 +25,12 @@ SHAPE = (1, 4, 4)
 LONG = Training(epochs=10, lr=2e-3, batch_size=16)
 
 
-def made(*layers: nn.Module) -> MultiHeadNet:
+@pytest.fixture(autouse=True)
+def same_networks() -> None:
     torch.manual_seed(0)
+
+
+def made(*layers: nn.Module) -> MultiHeadNet:
     net = MultiHeadNet(nn.Sequential(*layers), SHAPE, torch.zeros(1), torch.ones(1))
     net.add_head(3)
     return net.eval()

@@ -111,7 +111,7 @@ def test_the_rest_of_the_report_compares_the_chosen_settings_alone(
     assert [section.attributes["id"] for section in root.find("section")] == ["sweep--1", "digits"]
     _, rows = table(root, "digits-methods")
     assert list(rows) == ["gescl+mu_s=0.3,training.lr=0.01", "finetune"]
-    assert "only the chosen settings" in root.text
+    assert "only the chosen settings" in root.text and "joint" not in root.text
     written = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("sweep--1/*")}
     assert written == {
         *(f"figures/sweep--1/gescl.{suffix}" for suffix in ("svg", "pdf", "png", "csv")),

@@ -56,10 +56,19 @@ def test_a_run_writes_everything_the_report_needs(tmp_path: Path) -> None:
     tensors, header = read_tensors(experiment.folder / "samples.safetensors")
     assert tensors["2.images"].shape == (8, 1, 8, 8) and tensors["2.predictions"].shape == (8, 2)
     assert header["tasks"][2]["task"] == "4-5"
-    for index, accuracy in enumerate(result.accuracy[-1]):
-        confusion = tensors[f"{index}.confusion"]
-        assert confusion.trace() / confusion.sum() == pytest.approx(accuracy)
     assert Learner.load(experiment.folder / "model.gescl").accuracy == result.accuracy
+
+
+def test_confusion_counts_the_test_images_of_each_class_and_agrees_with_the_accuracy(tmp_path: Path) -> None:
+    experiment = Experiment(recipe("finetune", epochs=1, lr=1e-6, min_lr=1e-7), 0, tmp_path)
+    result = experiment.run()
+    tensors, _ = read_tensors(experiment.folder / "samples.safetensors")
+    counts = [tensors[f"{index}.confusion"] for index in range(3)]
+    for task, confusion, accuracy in zip(experiment.stream(), counts, result.accuracy[-1], strict=True):
+        assert task.test is not None
+        assert confusion.sum(1).tolist() == task.test.labels.bincount(minlength=2).tolist()
+        assert confusion.trace() / confusion.sum() == pytest.approx(accuracy)
+    assert any(not torch.equal(confusion, confusion.T) for confusion in counts), "nothing learned: some are mistaken"
 
 
 def test_images_per_second_are_those_of_training_as_in_the_log(tmp_path: Path) -> None:

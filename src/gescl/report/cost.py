@@ -42,7 +42,7 @@ def draw_cost(group: Group, look: Looks, width: float) -> Drawing | None:
     lines = -(-len(accuracies) // legend)
     columns = 3 if width > NARROW else 1
     figure, grid = panels(
-        3 // columns, columns, width, 1.85, left=0.62, top=0.2 + 0.17 * lines, gap=(0.2, 0.5), share=False
+        3 // columns, columns, width, 1.85, left=0.75, top=0.2 + 0.17 * lines, gap=(0.2, 0.5), share=False
     )
     axes = [axis for row in grid for axis in row]
     told: dict[str, list[str]] = {}

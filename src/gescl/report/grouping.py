@@ -121,7 +121,7 @@ def _remarks(methods: dict[str, list[Run]]) -> Iterable[str]:
             "The settings of these runs are not known (recipe.toml is missing or cannot be read): "
             "they were put together by the recipe's name alone."
         )
-    if len({json.dumps((run.recipe or {}).get("training"), sort_keys=True) for run in runs}) > 1:
+    if len({run.setting for run in runs}) > 1:
         yield "joint was trained longer than the others, until validation no longer improved."
     yield from _differences_of_machine(runs)
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 
 from .drawing import Drawing, hover
-from .labels import LETTER, shortened
+from .labels import LETTER, short_names, shortened
 from .panels import panels
 from .run_files import Samples, of_methods, read_samples
 from .runs import Group
@@ -34,6 +34,8 @@ def draw_samples(group: Group, look: Looks, width: float) -> Drawing | None:
     rows = -(-len(shown) // blocks)
     broad = (width - 0.1 - (blocks - 1) * GAP) / blocks
     cell = (broad - NAMES) / max(len(samples.images) for samples in shown)
+    letters = int(NAMES / (LETTER * SIZE)) - 1
+    names = short_names([task.task for task in shown], letters)
     tall = cell + LINE * len(found) + 0.1
     figure, (axes,) = panels(
         1, blocks, width, rows * tall, left=0.05, right=0.05, bottom=0.05, top=0.05, gap=(GAP, 0), share=False
@@ -42,10 +44,10 @@ def draw_samples(group: Group, look: Looks, width: float) -> Drawing | None:
         panel.set_axis_off()
         for row, task in enumerate(shown[block * rows : (block + 1) * rows]):
             top = row * tall
-            _name(panel, top + cell / 2, task.task)
+            _name(panel, top + cell / 2, names[block * rows + row], task.task)
             for number, (label, samples) in enumerate(found.items()):
                 middle = top + cell + LINE * (number + 0.5)
-                _name(panel, middle, label)
+                _name(panel, middle, shortened(label, letters), label)
                 _verdicts(panel, samples[block * rows + row], middle, cell)
             for k, image in enumerate(task.images):
                 left = NAMES + k * cell
@@ -72,8 +74,8 @@ def shown_methods(group: Group) -> list[str]:
     return [*ours, *(label for label in group.methods if label == "finetune")] or list(group.methods)[:1]
 
 
-def _name(panel: Axes, middle: float, name: str) -> None:
-    hover(panel.text(0, middle, shortened(name, int(NAMES / (LETTER * SIZE)) - 1), va="center", size=SIZE), name)
+def _name(panel: Axes, middle: float, text: str, name: str) -> None:
+    hover(panel.text(0, middle, text, va="center", size=SIZE), name)
 
 
 def _verdicts(panel: Axes, samples: Samples, middle: float, cell: float) -> None:

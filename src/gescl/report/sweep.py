@@ -235,6 +235,8 @@ def _draw_panel(
     places = sorted(best)
     panel.plot(places, [best[place][1] for place in places], color=look.colour, linewidth=0.9, zorder=1)
     panel.margins(0.12, 0.18)
+    low, high = panel.get_ylim()
+    panel.set_ylim(max(low, -0.02), min(high, 1.02))
     if ranked:
         panel.set_xticks(range(len(values)), [shortened(_written(value), 9) for value in values])
     elif values[0] > 0 and values[-1] / values[0] > 20:

@@ -83,9 +83,9 @@ def tensor(name: str, value: Tensor | None) -> Callable[[dict[str, Any], dict[st
         (put("format", 2), "format 2, this version of gescl reads up to 1.*update gescl"),
         (put("format", "1"), "format must be a whole number"),
         (put("network", "../../home/me/net.py"), "unknown network"),
-        (put("network", "os:system"), "unknown network"),
+        (put("network", "os:system"), "your own network os:system"),
         (put("network", "resnet18"), "tensor net.trunk"),
-        (put("own_network", True), "your own class small"),
+        (put("own_network", True), "your own network small"),
         (put("shape", [1, 100_000, 100_000]), "shape.1 must be ≤ 1024"),
         (put("shape", [1, 16, 16]), r"tensor net.heads.0.weight is 3×64 \(float32\), expected 3×256"),
         (put("shape", [3, 8, 8]), "tensor net"),
@@ -238,7 +238,9 @@ def test_a_model_of_ones_own_class_needs_that_class_and_its_structure(tmp_path: 
     learner = Learner(residual(), Finetune(), training=QUICK)
     learner.learn(stripes("a"))
     learner.save(tmp_path / "own.gescl")
-    with pytest.raises(UsageError, match=r"your own class .*:Residual: load it with network=, a trunk of it"):
+    with pytest.raises(
+        UsageError, match=r"your own network .*:Residual: load it with network=.*:Residual, or a trunk of it"
+    ):
         Learner.load(tmp_path / "own.gescl")
     loaded = Learner.load(tmp_path / "own.gescl", network=Residual())
     images = stripes("a").train.images
@@ -340,10 +342,10 @@ def test_a_model_of_ones_own_method_is_loaded_by_its_class(tmp_path: Path) -> No
     learner = Learner("small", Mine(), training=Training(epochs=1))
     learner.learn(stripes("a", 2, shape=SHAPE))
     learner.save(path)
-    with pytest.raises(DataError, match=r"unknown method 'mine'.*loaded with method=, its class") as refused:
+    with pytest.raises(UsageError, match=r"your own method .*:Mine: load it with method=, its class") as refused:
         Learner.load(path)
     assert "damaged" not in str(refused.value)
-    with pytest.raises(UsageError, match="a model of the method 'mine', not of 'finetune'"):
+    with pytest.raises(UsageError, match=r"a model of the method '.*:Mine', not of 'finetune'"):
         Learner.load(path, method=Finetune)
     assert isinstance(Learner.load(path, method=Mine).method, Mine)
 

@@ -18,12 +18,13 @@ from .calibration import fit_temperature, surest
 from .checkpoints import Checkpoints, SavedState, Snapshot
 from .errors import DataError, DivergedError, GesclError, UnavailableError, UsageError, unknown
 from .maths.moments import pixel_moments
-from .methods import METHODS, Capacity, GesclDistill, Method, Strategy, method_class
+from .methods import Capacity, GesclDistill, Method, Strategy, method_class, method_name
 from .model_file import LARGEST_SIDE, Header, SavedModel, read_model, write_model
 from .networks.cnn import Shape, build_trunk
 from .networks.external import load_weights
 from .networks.multihead import MultiHeadNet
 from .observers import Observer, ProgressBar
+from .plugins import is_own
 from .randomness import seeded
 from .records import Guess, Prediction, TaskRecord
 from .runtime import find_device
@@ -226,7 +227,7 @@ class Learner:
         how = {
             "gescl": version("gescl"),
             "network": self.network if isinstance(self.network, str) else qualified_name(self.network),
-            "method": {"name": self.method.name, **self.method.model_dump()},
+            "method": {"name": method_name(self.method), **self.method.model_dump()},
             "training": self.training.model_dump(exclude={"checkpoint_seconds"}),
             "seed": self.seed,
             "tasks": [*self.tasks, *((known.name, known.classes) for known in new)],
@@ -289,12 +290,12 @@ class Learner:
 
         The file is replaced in one move. With `backup` the previous version stays as `path.bak`.
         """
-        own = not isinstance(self.network, str)
+        own = not isinstance(self.network, str) or is_own(self.network)
         header = Header(
             network=qualified_name(self.network) if isinstance(self.network, nn.Module) else self.network,
             own_network=own,
             shape=self.net.shape,
-            method={"name": self.method.name, **self.method.model_dump(mode="json")},
+            method={"name": method_name(self.method), **self.method.model_dump(mode="json")},
             training=self.training,
             seed=self.seed,
             tasks=tuple(self.records),
@@ -316,23 +317,27 @@ class Learner:
     ) -> Learner:
         """The learner that was saved there, ready to learn the next task.
 
-        A model of your own class needs `network`: a trunk of the same structure, whose weights are overwritten; one
-        of your own method needs `method`, its class. A name as `network` must be the one that the model has.
+        A model of your own network needs `network`: a trunk of the same structure, whose weights are overwritten, or
+        the name `package.module:factory` that the model remembers. One of your own method needs `method`, its class.
+        Code is never run because a file names it.
         """
         path = Path(path)
         try:
             saved = read_model(path)
             chosen = _method_class(path, saved.header, method)
-            if isinstance(network, str):
-                if saved.header.own_network or network != saved.header.network:
-                    raise UsageError(f"{path} is a model of the network {saved.header.network}, not of {network}")
-                network = None
-            if saved.header.own_network and network is None:
+            name = saved.header.network
+            own = saved.header.own_network or is_own(name)
+            if isinstance(network, str) and network != name and not (own and is_own(network)):
+                raise UsageError(f"{path} is a model of the network {name}, not of {network}")
+            if own and network is None:
                 raise UsageError(
-                    f"{path} is a model of your own class {saved.header.network}: load it with network=, a trunk of it"
+                    f"{path} is a model of your own network {name}: load it with network={name}, or a trunk of it"
                 )
+            trunk = build_trunk(network, saved.header.shape) if own and isinstance(network, str) else network
             try:
-                return _restored(saved, network, chosen, device, observer)
+                learner = _restored(saved, None if isinstance(trunk, str) else trunk, chosen, device, observer)
+                learner.network = network if isinstance(network, str) else learner.network
+                return learner
             except UnavailableError:
                 raise
             except _NOT_AS_WRITTEN as error:
@@ -406,13 +411,16 @@ def qualified_name(network: nn.Module) -> str:
 
 def _method_class(path: Path, header: Header, given: type[Method] | None) -> type[Method]:
     name = str(header.method.get("name"))
-    if given is None and name not in METHODS:
-        raise DataError(
-            f"{path}: {unknown('method', name, METHODS)}; a method of your own is loaded with method=, its class"
-        )
-    if given is not None and name != given.name:
-        raise UsageError(f"{path} is a model of the method {name!r}, not of {given.name!r}")
-    return given or METHODS[name]
+    if given is not None:
+        if name not in (given.name, method_name(given)):
+            raise UsageError(f"{path} is a model of the method {name!r}, not of {method_name(given)!r}")
+        return given
+    if is_own(name):
+        raise UsageError(f"{path} is a model of your own method {name}: load it with method=, its class")
+    try:
+        return method_class(name)
+    except UsageError as error:
+        raise DataError(f"{path}: {error}; a method of your own is loaded with method=, its class") from error
 
 
 def _restored(

@@ -33,7 +33,7 @@ FLAGS = {
     "data=DIR": "--data DIR",
     "draws=N": "--random N",
     'address="local"': "--ray local",
-    "network=, a trunk of it": "--network package.module:factory",
+    "network=": "--network ",
     "channels=1": "--images grey",
     "channels=3": "--images colour",
 }

@@ -24,7 +24,7 @@ from ..methods.base import Capacity
 from ..models.export import cost, export_onnx, task_net
 from ..models.folders import COLOURS, Choices, LearnReport, evaluate_folder, learn_folder, predict_files, short_of_room
 from ..models.inspect import ModelSummary, inspect_model
-from ..networks.cnn import find_network
+from ..networks.cnn import check_network
 from ..runs.watching import format_accuracy
 from ..runtime import prepare_process
 from ..validation import validated
@@ -52,7 +52,14 @@ class Channels(StrEnum):
 
 
 def _loaded(model: Path, network: str | None, device: str) -> Learner:
-    return Learner.load(model, network=find_network(network), device=device)
+    return Learner.load(model, network=_checked(network), device=device)
+
+
+def _checked(network: str | None) -> str | None:
+    """The name of a network, refused before anything is read if there is none of that name."""
+    if network is not None:
+        check_network(network)
+    return network
 
 
 @models_app.command()
@@ -87,7 +94,7 @@ def learn(
             raise UsageError(f"--set {key}: set method.KEY or training.KEY")
         settings[section][name_] = value
     choices = Choices(
-        network=find_network(network, seed or 0),
+        network=_checked(network),
         method=_method(method, settings["method"]),
         epochs=epochs,
         training=settings["training"],
@@ -189,7 +196,7 @@ def inspect(
     network: Network = None,
 ) -> None:
     """Show a model's tasks, the filters they take, what is free, and what it costs."""
-    summary = inspect_model(model, find_network(network))
+    summary = inspect_model(model, _checked(network))
     if as_json:
         print(json.dumps(asdict(summary), indent=1, ensure_ascii=False))
     else:

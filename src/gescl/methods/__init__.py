@@ -1,6 +1,7 @@
 """How to learn without forgetting: one method per file, and the table of their names."""
 
-from ..errors import UsageError, unknown
+from ..errors import UsageError
+from ..plugins import find, name_of
 from .ags import AgsCl
 from .base import Batch, Capacity, Method, Strategy, TaskContext
 from .ewc import Ewc
@@ -20,10 +21,17 @@ METHODS: dict[str, type[Method]] = {
 
 
 def method_class(name: str) -> type[Method]:
-    """The method of that name."""
-    if name not in METHODS:
-        raise UsageError(unknown("method", name, METHODS))
-    return METHODS[name]
+    """The method of that name: a shipped one, one that a package plugs in, or `package.module:Class` of your own."""
+    found = find("method", name, METHODS)
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise UsageError(f"method {name}: it is no subclass of gescl.Method")
+    return found
+
+
+def method_name(method: Method | type[Method]) -> str:
+    """The name by which `method_class` finds a method's class again."""
+    kind = method if isinstance(method, type) else type(method)
+    return name_of(kind, METHODS, kind.name, "method")
 
 
 __all__ = [
@@ -45,4 +53,5 @@ __all__ = [
     "Strategy",
     "TaskContext",
     "method_class",
+    "method_name",
 ]

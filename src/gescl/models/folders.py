@@ -24,6 +24,7 @@ from ..methods import Joint, Method
 from ..methods.base import Capacity
 from ..model_file import LARGEST_SIDE, alone_with
 from ..observers import Observer
+from ..plugins import is_own
 from ..records import TaskRecord
 from ..streams.files.images import decode_into, image_files, labelled, natural, subfolders
 from ..streams.folder import folder_task
@@ -146,7 +147,7 @@ def _new(choices: Choices, device: str, observer: Observer | None) -> Learner:
 
 
 def _old(path: Path, choices: Choices, device: str, observer: Observer | None) -> Learner:
-    own = choices.network if isinstance(choices.network, nn.Module) else None
+    own = choices.network if isinstance(choices.network, nn.Module) or is_own(choices.network or "") else None
     learner = Learner.load(path, network=own, device=device, observer=observer)
     channels, height, width = learner.net.shape
     fixed: tuple[tuple[str, object, object], ...] = (

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from ..errors import UsageError, unknown
-from ..randomness import seeded
+from ..errors import UsageError
+from ..plugins import find
 from .dropout import ByteDropout
 from .external import own_trunk, timm_trunk
 from .resnet import resnet18, resnet20
@@ -17,17 +17,10 @@ from .resnet import resnet18, resnet20
 Shape = tuple[int, int, int]
 
 
-def find_network(name: str | None, seed: int = 0) -> str | nn.Module | None:
-    """A network as named on the command line: shipped and timm networks by name, `package.module:factory` as a trunk.
-
-    Names are checked here, before anything is read or trained.
-    """
-    if name is None or name in NETWORKS or name.startswith("timm:"):
-        return name
-    if ":" not in name:
-        raise UsageError(unknown("network", name, NETWORKS) + ", timm:NAME, or package.module:factory")
-    with seeded(seed, "network"):
-        return own_trunk(name)
+def check_network(name: str) -> None:
+    """Refuse a name that `build_trunk` would not find, before anything is read or trained."""
+    if not name.startswith("timm:"):
+        _factory(name)
 
 
 def build_trunk(name: str, shape: Shape) -> nn.Module:
@@ -35,9 +28,15 @@ def build_trunk(name: str, shape: Shape) -> nn.Module:
 
         build_trunk("paper3", (3, 32, 32))
 
+    A name is that of a shipped network, of one that a package plugs in, `timm:NAME`, or `package.module:factory`.
     Its initialisation draws from torch's global generator.
     """
-    trunk = timm_trunk(name.removeprefix("timm:"), shape[0]) if name.startswith("timm:") else _shipped(name, shape[0])
+    if name.startswith("timm:"):
+        trunk = timm_trunk(name.removeprefix("timm:"), shape[0])
+    elif name in NETWORKS:
+        trunk = NETWORKS[name](shape[0])
+    else:
+        return own_trunk(name, _factory(name), shape[0])
     try:
         with torch.no_grad():
             trunk.eval()(torch.zeros(1, *shape))
@@ -48,10 +47,13 @@ def build_trunk(name: str, shape: Shape) -> nn.Module:
     return trunk.train()
 
 
-def _shipped(name: str, channels: int) -> nn.Module:
-    if name not in NETWORKS:
-        raise UsageError(unknown("network", name, NETWORKS))
-    return NETWORKS[name](channels)
+def _factory(name: str) -> Callable[..., nn.Module]:
+    found = find("network", name, NETWORKS)
+    if isinstance(found, nn.Module):
+        raise UsageError(f"network {name}: it is a network; give the name of a function that returns one")
+    if not callable(found):
+        raise UsageError(f"network {name}: it is no function that returns a network")
+    return found
 
 
 def small(channels: int) -> nn.Module:

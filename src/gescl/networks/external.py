@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-import traceback
-from collections.abc import Callable
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,7 @@ import torch
 from torch import nn
 
 from ..errors import DataError, UnavailableError, UsageError, missing_extra, unknown
+from ..plugins import running
 
 
 def timm_trunk(name: str, channels: int) -> nn.Module:
@@ -30,36 +28,17 @@ def timm_trunk(name: str, channels: int) -> nn.Module:
     return trunk
 
 
-def own_trunk(source: str) -> nn.Module:
-    """The trunk that `package.module:factory` returns when called; the current folder is searched too."""
-    name, _, factory = source.partition(":")
-    if name.endswith(".py"):
-        raise UsageError(f"network {source}: write {name.removesuffix('.py').replace('/', '.')}:{factory}")
-    folder = str(Path.cwd())
-    sys.path.insert(0, folder)
+def own_trunk(name: str, make: Any, channels: int) -> nn.Module:
+    """The trunk that a factory of the user's returns; it is called with the number of channels if it asks for one."""
     try:
-        module = _run(source, lambda: importlib.import_module(name))
-        if not callable(make := getattr(module, factory, None)):
-            raise UsageError(f"network {source}: {name} has no function {factory!r}; write package.module:factory")
-        if isinstance(make, nn.Module):
-            raise UsageError(f"network {source}: {factory} is a network; give the name of a function that returns one")
-        trunk = _run(source, make)
-    finally:
-        sys.path.remove(folder)
+        parameters = list(inspect.signature(make).parameters.values())
+    except ValueError:  # of what is built in
+        parameters = []
+    asks = any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+    trunk = running("network", name, lambda: make(channels) if asks else make())
     if not isinstance(trunk, nn.Module):
-        raise UsageError(f"network {source}: it returns a {type(trunk).__name__}, not an nn.Module")
+        raise UsageError(f"network {name}: it returns a {type(trunk).__name__}, not an nn.Module")
     return trunk
-
-
-def _run(source: str, code: Callable[[], Any]) -> Any:
-    """Run the user's code; an exception becomes one line that names the place in the user's own files."""
-    try:
-        return code()
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [f"{frame.filename}:{frame.lineno}" for frame in frames if frame.filename.startswith(str(Path.cwd()))]
-        place = f" (at {own[-1]})" if own else ""
-        raise UsageError(f"network {source}: {type(error).__name__}: {error}{place}") from error
 
 
 def load_weights(trunk: nn.Module, path: Path) -> None:

@@ -29,7 +29,7 @@ from ..observers import Observer, Observers
 from ..records import Epoch, TaskRecord
 from ..runtime import hardware
 from ..store import append_line, locked, write_bytes, write_tensors
-from ..streams import STREAMS, TaskStream
+from ..streams import TaskStream, find_stream
 from ..streams.task import Split
 from ..validation import flat
 from .recipe import Recipe, load_recipe, read_toml
@@ -120,7 +120,7 @@ class Experiment:
                     (self.folder / CHECKPOINT).unlink(missing_ok=True)
 
     def stream(self) -> TaskStream:
-        return STREAMS[self.recipe.stream].load(self.recipe.stream_options, self.seed, self.data)
+        return find_stream(self.recipe.stream).load(self.recipe.stream_options, self.seed, self.data)
 
     def tasks(self, resume: bool = False) -> Generator[tuple[Learner, TaskRecord], None, None]:
         """Learn task after task, yielding the learner and the record after each. Nothing if the run is finished."""
@@ -177,7 +177,8 @@ class Experiment:
         """A new learner, or the one saved after the last finished task."""
         model, events = self.folder / "model.gescl", self.folder / "events.jsonl"
         if model.is_file():
-            learner = Learner.load(model, device=self.device)
+            method = type(self.recipe.method)
+            learner = Learner.load(model, self.recipe.network, method=method, device=self.device)
             write_bytes(events, "".join(_lines_of(learner.tasks, events)).encode())
         else:
             learner = Learner(

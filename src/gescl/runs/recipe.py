@@ -22,21 +22,22 @@ repeat the run.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import tomlkit
 from pydantic import BaseModel, ConfigDict
 
 from ..errors import DataError, UsageError, unknown
-from ..methods import Method, method_class
-from ..networks.cnn import NETWORKS
-from ..streams import STREAMS
+from ..methods import Method, method_class, method_name
+from ..networks.cnn import check_network
+from ..streams import find_stream
 from ..training import PRESETS, Training
 from ..validation import validated
 
+Found = TypeVar("Found")
 SECTIONS = ("name", "network", "stream", "training", "method", "methods", "variants")
 
 
@@ -63,7 +64,7 @@ class Recipe(BaseModel):
         tables: dict[str, Any] = {"name": self.name, "network": self.network}
         tables["stream"] = {"name": self.stream, **self.stream_options.model_dump(exclude_none=True)}
         tables["training"] = self.training.model_dump()
-        tables["method"] = {"name": self.method.name, **self.method.model_dump()}
+        tables["method"] = {"name": method_name(self.method), **self.method.model_dump()}
         if self.variant:
             tables["variants"] = {self.variant: {}}
         return tables
@@ -174,6 +175,13 @@ def _put(tables: dict[str, Any], key: str, value: Any, where: str) -> None:
         tables[first] = {**_table(where, tables, first), rest: value}
 
 
+def _named(where: str, find: Callable[[str], Found], name: str) -> Found:
+    try:
+        return find(name)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+
+
 def _validated(where: str, tables: dict[str, Any], variant: str | None) -> Recipe:
     for key in ("name", "network"):
         if not isinstance(tables.get(key), str):
@@ -183,21 +191,19 @@ def _validated(where: str, tables: dict[str, Any], variant: str | None) -> Recip
         raise UsageError(
             f"{where}: name is the folder of its runs, and must not contain a slash; got {tables['name']!r}"
         )
-    if tables["network"] not in NETWORKS:
-        raise UsageError(f"{where}: {unknown('network', tables['network'], NETWORKS)}")
+    _named(where, check_network, tables["network"])
     stream = _table(where, tables, "stream")
     stream_name = stream.pop("name", None)
     if not isinstance(stream_name, str):
         raise UsageError(f"{where}: stream.name is missing")
-    if stream_name not in STREAMS:
-        raise UsageError(f"{where}: {unknown('stream', stream_name, STREAMS)}")
+    spec = _named(where, find_stream, stream_name)
     method = _table(where, tables, "method")
     method_type = method_class(str(method.pop("name")))
     return Recipe(
         name=tables["name"],
         network=tables["network"],
         stream=stream_name,
-        stream_options=validated(STREAMS[stream_name].options, stream, f"{where}: stream."),
+        stream_options=validated(spec.options, stream, f"{where}: stream."),
         training=validated(Training, _table(where, tables, "training"), f"{where}: training."),
         method=validated(method_type, method, f"{where}: method."),
         variant=variant,

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic
 
-from ..errors import UsageError, unknown
+from ..errors import UsageError
+from ..plugins import find
 from .cifar import Cifar10And100Options, Cifar100Options, cifar_10_100_stream, cifar_100_stream
 from .digits import DigitsOptions, digits_stream
 from .domains import DomainsOptions, domains_stream
@@ -60,15 +61,21 @@ STREAMS: dict[str, StreamSpec[Any]] = {
 }
 
 
+def find_stream(name: str) -> StreamSpec[Any]:
+    """The stream of that name: a shipped one, one that a package plugs in, or `package.module:SPEC` of your own."""
+    found = find("stream", name, STREAMS)
+    if not isinstance(found, StreamSpec):
+        raise UsageError(f"stream {name}: it is no gescl.streams.StreamSpec")
+    return found
+
+
 def load_stream(name: str, *, seed: int = 0, data: str | os.PathLike[str] | None = None, **options: Any) -> TaskStream:
     """The stream of that name: load_stream("scripts", seed=1, tasks=9).
 
     `seed` draws the validation split (and the test split of a folder without one); `data` is the data folder, for
     streams that need one. All other options are fields of `STREAMS[name].options`.
     """
-    if name not in STREAMS:
-        raise UsageError(unknown("stream", name, STREAMS))
-    spec = STREAMS[name]
+    spec = find_stream(name)
     return spec.load(spec.options.checked(name, **options), seed, None if data is None else Path(data))
 
 
@@ -79,6 +86,7 @@ __all__ = [
     "StreamSpec",
     "Task",
     "TaskStream",
+    "find_stream",
     "folder_stream",
     "folder_task",
     "load_stream",

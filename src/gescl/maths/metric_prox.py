@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Newton rounds that reach float precision where the metric spreads over a factor of e⁸, and 1e-5 where it does over e¹⁵.
+# Newton rounds that reach float precision where the metric spreads over a factor of e⁸, and 1e-5 where over e¹⁵.
 _ROUNDS = {torch.float32: 4, torch.float64: 6}
 _JOINT_ROUNDS = 10
 

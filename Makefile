@@ -35,7 +35,7 @@ demo: setup
 	@$(BIN)/gescl demo
 
 bench: setup
-	@for name in loop tricks threads overhead importance prox growth peers; do \
+	@for name in loop tricks threads overhead checkpoints importance prox growth peers; do \
 		echo "$$name"; $(BIN)/python bench/$$name.py || exit 1; done
 	@$(BIN)/python bench/document.py
 

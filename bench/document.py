@@ -29,10 +29,11 @@ about a tenth mean nothing here.
 
 def page() -> str:
     """The whole page: a section for everything that has been measured."""
-    found = {name: _read(name) for name in ("loop", "tricks", "threads", "overhead", "importance", "growth", "peers")}
+    names = ("loop", "tricks", "threads", "overhead", "checkpoints", "importance", "growth", "peers")
+    found = {name: _read(name) for name in names}
     measured = {name: content for name, content in found.items() if content}
     sections = {"loop": _loop, "tricks": _tricks, "threads": _threads, "overhead": _overhead}
-    sections |= {"importance": _importance, "growth": _growth, "peers": _peers}
+    sections |= {"checkpoints": _checkpoints, "importance": _importance, "growth": _growth, "peers": _peers}
     repeats = min(content["repeats"] for content in measured.values())
     introduction = INTRODUCTION.format(**{**next(iter(measured.values())), "repeats": repeats})
     return "\n".join([introduction, *(sections[name](content) for name, content in measured.items())])
@@ -108,6 +109,25 @@ the images is worked out once per task, and only the head is learned on it (the 
 per task).
 """
     return text + _table(("method", "step", "epoch of 4,500 images"), rows)
+
+
+def _checkpoints(found: dict[str, Any]) -> str:
+    rows = [
+        (
+            f"`{r['network']}`, {r['images']:,} images",
+            f"{r['seconds_per_epoch']:.2f} s",
+            f"{1000 * r['seconds_per_checkpoint']:.0f} ms",
+            f"{r['seconds_per_checkpoint'] / found['checkpoint_seconds']:.2%}",
+            _times(r["every_epoch"]),
+        )
+        for r in found["results"]
+    ]
+    text = f"""## Checkpoints
+
+Time of learning a task with a checkpoint after every epoch over that without any, by the clock on the wall, since they
+wait for the disk; and what is left of it at the default rate, one per {found["checkpoint_seconds"]:.0f} s at most.
+"""
+    return text + _table(("task", "an epoch", "a checkpoint", "default rate", "every epoch / without"), rows)
 
 
 def _importance(found: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
 # make demo    watch it work            make test    what CI runs
 # make setup   only install             make check   format, lint, types, layers
 # make bench   measure what docs/performance.md says; about a quarter of an hour
+# make audit   known weaknesses of the pinned dependencies; needs a network
 # make mutants which mistakes in methods and mathematics the tests would miss; an hour or two, resumable
 # make test-ray, make test-browser   the parts of make test that need more: a Ray cluster, Chromium (skipped without)
 
@@ -13,7 +14,7 @@ CLUSTER := tests/sweeps/test_ray_cluster.py
 BROWSER := tests/browser
 CHROMIUM := $(shell for name in chromium chromium-browser google-chrome; do command -v $$name && break; done)
 
-.PHONY: setup demo bench test test-ray test-browser mutants check format clean
+.PHONY: setup demo bench test test-ray test-browser mutants audit check format clean
 
 setup: $(STAMP)
 
@@ -67,6 +68,10 @@ mutants: $(STAMP)-mutants
 format: setup
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+audit: $(STAMP)-audit
+	@$(BIN)/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip --progress-spinner off || { echo \
+		"make audit: a package named above has a known weakness, or the advisory service cannot be reached from here" >&2; exit 1; }
 
 clean:
 	rm -rf $(VENV) .cache demo mutants

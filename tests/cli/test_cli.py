@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,11 @@ def gescl(*arguments: str | Path, cwd: Path, limit: int | None = None) -> subpro
         preexec_fn=small_files,
         env={**os.environ, "COLUMNS": "200"},
     )
+
+
+def test_the_version_is_that_of_the_package(tmp_path: Path) -> None:
+    done = gescl("--version", cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout.startswith(f"gescl {version('gescl')} (torch 2.")
 
 
 def test_run_writes_a_result_and_says_where(tmp_path: Path) -> None:

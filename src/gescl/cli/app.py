@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import shlex
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -16,7 +19,6 @@ from .runs import runs_app
 
 app = typer.Typer(
     name="gescl",
-    help="Train one fixed-size CNN on task after task without forgetting.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -24,6 +26,22 @@ app = typer.Typer(
 app.add_typer(runs_app)
 app.add_typer(models_app)
 app.add_typer(data_app, name="data")
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        print(f"gescl {version('gescl')} (torch {version('torch')}, Python {platform.python_version()})")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_tell_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Train one fixed-size CNN on task after task without forgetting."""
+
 
 #: How the command line spells what the library's messages call by the names of arguments.
 FLAGS = {

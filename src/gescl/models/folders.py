@@ -198,9 +198,9 @@ def short_of_room(capacity: Capacity | None) -> str | None:
         return None
     listed = ", ".join(short[:6]) + (f" and {len(short) - 6} more layers" if len(short) > 6 else "")
     return (
-        f"room is short: few free filters are left in {listed}. The new task will mostly reuse existing filters and "
-        "may learn less well. If its accuracy is too low, start a new model file for it, or one with a larger network "
-        "(ags6, resnet18)"
+        f"room is short: few free filters are left in {listed}. The new task will mostly reuse existing filters, which "
+        "is enough where it resembles earlier tasks. If its accuracy is too low, start a new model file for it, or one "
+        "with a larger network (ags6, resnet18)"
     )
 
 

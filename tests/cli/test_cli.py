@@ -54,6 +54,21 @@ def test_run_writes_a_result_and_says_where(tmp_path: Path) -> None:
         assert f"written to {folder}" in done.stdout
 
 
+def test_a_run_with_another_setting_gets_a_folder_of_its_own(tmp_path: Path) -> None:
+    quick = ["--set", "training.epochs=1", "--set", "stream.tasks=1", "--method", "ewc", "--threads", "1"]
+    assert gescl("run", "digits", *quick, cwd=tmp_path).returncode == 0
+    again = gescl("run", "digits", *quick, cwd=tmp_path)
+    assert again.returncode == 0 and "digits · ewc · seed 0: finished before, 20" in again.stdout
+    other = gescl("run", "digits", *quick, "--set", "method.lam=3", cwd=tmp_path)
+    folder = tmp_path / "runs" / "digits" / "ewc+lam=3.0"
+    assert other.returncode == 0 and (folder / "seed-0" / "result.json").is_file()
+    assert "runs/digits/ewc/seed-0 holds a run with other settings; this one is written to" in other.stdout
+    assert load_recipe(folder / "seed-0" / "recipe.toml").method.model_dump()["lam"] == 3
+    plain = gescl("run", "digits", *quick[:2], *quick[4:], cwd=tmp_path)
+    assert plain.returncode == 0, "also where a setting is left out"
+    assert (tmp_path / "runs" / "digits" / "ewc+stream.tasks=default" / "seed-0" / "result.json").is_file()
+
+
 def test_a_method_named_by_a_setting_is_the_same_run(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(
         'name = "mine"\nnetwork = "small"\nmethod.name = "gescl"\nmethods.ewc.lam = 77\n'

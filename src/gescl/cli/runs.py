@@ -16,6 +16,7 @@ from ..paper.reproduce import reproduce
 from ..runs.experiment import Experiment
 from ..runs.live import LiveView
 from ..runs.recipe import load_recipe
+from ..runs.result import Result
 from ..runs.tensorboard import TensorBoardLog
 from ..runs.watching import PlainView, format_accuracy
 from ..runtime import prepare_process
@@ -67,7 +68,16 @@ def run(
     prepare_process(threads)
     for number in seed or [0]:
         experiment = Experiment(chosen, number, out, data, device)
-        tasks, title = experiment.stream().names, f"{chosen.name} · {chosen.label} · seed {number}"
+        if experiment.taken():
+            other, experiment = experiment.folder, experiment.apart()
+            say(f"{other} holds a run with other settings; this one is written to {experiment.folder}")
+        title = f"{chosen.name} · {experiment.recipe.label} · seed {number}"
+        if experiment.finished():
+            result = experiment.result()
+            say(f"{title}: finished before{f', {result.finished}' if result.finished else ''}")
+            _tell(result, experiment)
+            continue
+        tasks = experiment.stream().names
         with ExitStack() as open_views:
             observers: list[Observer] = []
             if live:
@@ -81,10 +91,14 @@ def run(
                 observers.append(open_views.enter_context(log))
             experiment.observer = Observers(*observers)
             result = experiment.run(resume)
-        say(
-            f"  average accuracy {format_accuracy(result.average_accuracy)}, "
-            f"forgetting {format_accuracy(result.forgetting)}; written to {experiment.folder}"
-        )
+        _tell(result, experiment)
+
+
+def _tell(result: Result, experiment: Experiment) -> None:
+    say(
+        f"  average accuracy {format_accuracy(result.average_accuracy)}, "
+        f"forgetting {format_accuracy(result.forgetting)}; written to {experiment.folder}"
+    )
 
 
 @runs_app.command()

@@ -13,7 +13,7 @@ import logging
 import platform
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -32,7 +32,7 @@ from ..store import append_line, locked, write_bytes, write_tensors
 from ..streams import TaskStream, find_stream
 from ..streams.task import Split
 from ..validation import flat
-from .recipe import Recipe, load_recipe, read_toml
+from .recipe import Recipe, load_recipe, read_toml, setting_label
 from .result import Result, Validation, read_result
 
 log = logging.getLogger("gescl")
@@ -75,7 +75,7 @@ class Experiment:
         """
         file = self.folder / "recipe.toml"
         if file.is_file():
-            if self._learned_something() and not self._is_recipe(file):
+            if self.taken():
                 raise UsageError(
                     f"{self.folder} holds a run of another recipe{_difference(read_toml(file), self.recipe.tables())}; "
                     "choose another output folder, or remove it"
@@ -85,6 +85,20 @@ class Experiment:
         if self.folder.is_dir() and any(not path.name.startswith(".recipe.toml.") for path in self.folder.iterdir()):
             raise UsageError(f"{self.folder} exists and is not a run of gescl's; choose another output folder")
         return False
+
+    def taken(self) -> bool:
+        """Whether the folder holds a run of another recipe that has learned something."""
+        file = self.folder / "recipe.toml"
+        return file.is_file() and self._learned_something() and not self._is_recipe(file)
+
+    def apart(self) -> Experiment:
+        """The same in a folder of its own, named by the settings in which it differs from the run that is here."""
+        there, here = (flat(tables) for tables in (read_toml(self.folder / "recipe.toml"), self.recipe.tables()))
+        differs = {key: value for key, value in here.items() if there.get(key) != value}
+        differs |= {key: "default" for key in there if key not in here}
+        parts = [self.recipe.variant] if self.recipe.variant else []
+        label = ",".join([*parts, setting_label(differs)])
+        return replace(self, recipe=self.recipe.model_copy(update={"variant": label}))
 
     def _is_recipe(self, file: Path) -> bool:
         """Whether a file holds this recipe, perhaps as written by a version that lacked a setting with a default."""

@@ -82,6 +82,11 @@ def shipped_recipes() -> dict[str, Path]:
     return {}
 
 
+def setting_label(setting: Mapping[str, Any]) -> str:
+    """What a setting is called in the names of folders; those of the method by their bare names."""
+    return ",".join(f"{key.removeprefix('method.')}={value}" for key, value in setting.items()).replace("/", "-")
+
+
 def load_recipe(
     source: str | Path,
     *,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import GesclError, UsageError
-from ..runs.recipe import load_recipe
+from ..runs.recipe import load_recipe, setting_label
 from ..runs.watching import format_accuracy
 from .cells import Cell, Executor, Outcome, words
 from .choice import TriedSetting, choose, read_tried, write_tried
@@ -30,8 +30,7 @@ def sweep_cells(
         for setting in grid:
             recipe = load_recipe(source, method=method, settings={**settings, **full_names(setting)})
             if setting:
-                label = ",".join(f"{key}={value}" for key, value in setting.items())
-                recipe = recipe.model_copy(update={"variant": label.replace("/", "-")})
+                recipe = recipe.model_copy(update={"variant": setting_label(setting)})
             cells += [Cell(recipe, setting, seed) for seed in seeds]
     return cells
 

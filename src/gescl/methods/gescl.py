@@ -59,7 +59,7 @@ class Gescl(Method):
     name: ClassVar[str] = "gescl"
 
     mu_s: float = Field(
-        0.1, ge=0, allow_inf_nan=True, description="stability: how strongly important filters are held; inf fixes them"
+        0.3, ge=0, allow_inf_nan=True, description="stability: how strongly important filters are held; inf fixes them"
     )
     mu_p: NonNegativeFloat = Field(
         0.003, description="plasticity: how strongly free filters are driven to zero; 0: nothing is let go either"
@@ -72,7 +72,7 @@ class Gescl(Method):
         "gradient, or Euclidean ones (the paper); with SGD they are the same",
     )
     release: NonNegativeFloat = Field(
-        1.0,
+        0.25,
         description="let go of filters whose work others can do while the validation loss stays within this many "
         "standard errors; 0: only of those at zero (the paper)",
     )

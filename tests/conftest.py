@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,9 @@ from gescl import Learner, Task, load_stream
 
 # `make mutants`: that a test fails is enough, no simpler example is looked for.
 settings.register_profile("mutants", phases=[Phase.generate], database=None)
+
+# Whoever runs the tests may have data sets; no test needs them.
+os.environ.pop("GESCL_DATA", None)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -42,7 +42,7 @@ def plan(tmp_path: Path) -> PaperExperiment:
     methods = ("gescl", "finetune", "joint")
     fixed = {"joint": {"method.once": True}}
     return PaperExperiment(
-        "tiny", "digits", grid, "digits", {"stream.tasks": 1}, "some-stream", methods, variants, fixed, QUICK
+        "tiny", "digits", grid, "digits", {**QUICK, "stream.tasks": 1}, "some-stream", methods, variants, fixed, QUICK
     )
 
 
@@ -81,6 +81,18 @@ def test_the_chosen_setting_is_what_runs_and_a_variant_changes_it(plan: PaperExp
     assert cells["gescl"].recipe.method.model_dump()["mu_s"] == 50
     assert cells["gescl+without-mu_s"].recipe.method.model_dump()["mu_s"] == 0
     assert cells["joint"].recipe.method.model_dump()["once"] is True
+
+
+def test_settings_of_the_final_runs_are_not_those_tuned_with(plan: PaperExperiment, tmp_path: Path) -> None:
+    executor = InThisProcess()
+    only = replace(plan, methods=("gescl",), variants={}, settings={**QUICK, "network": "paper3"}, most_seeds=1)
+    reproduce(only, tmp_path, executor, seeds=(0, 1), tell=lambda line: None)
+    assert executor.ran[2:] == ["gescl/0"], "fewer seeds than asked for"
+    networks = {
+        kind: {load_recipe(str(path)).network for path in (tmp_path / kind).rglob("recipe.toml")}
+        for kind in ("tuning", "runs")
+    }
+    assert networks == {"tuning": {"small"}, "runs": {"paper3"}}
 
 
 def test_a_failing_run_is_named_at_the_end_and_the_rest_reported(plan: PaperExperiment, tmp_path: Path) -> None:

@@ -142,7 +142,10 @@ def sweep(
 @runs_app.command("reproduce")
 def reproduce_(
     experiment: Annotated[
-        str, typer.Argument(help="scripts, domains, svhn, cifar10-100, imagenet-50, room, ablation, or all of them.")
+        str,
+        typer.Argument(
+            help="scripts, domains, svhn, cifar10-100, imagenet-50, room, ablation, cifar10-100-ags6, or all of them."
+        ),
     ],
     budget: Annotated[
         str, typer.Option(help="small: the recipes' training, made for a CPU; paper: the published protocol.")

@@ -23,8 +23,10 @@ OURS = "gescl-distill"
 #: The methods that the paper compares itself with.
 RIVALS = ("ags-cl", "hat", "ewc", "si", "mas")
 HOLDS, FAILS, OPEN, UNKNOWN = "yes", "**no**", "cannot be told", "not measured"
-#: What the aims ask for: forgetting at most, by stream, and at least this share of the upper bound.
+#: What the aims ask for: forgetting at most, by stream, at least this share of the upper bound,
+#: and at least this accuracy on CIFAR-10/100 with the larger network.
 LEAST_SHARE_OF_JOINT = 0.95
+LEAST_AT_BEST = 0.8
 MOST_FORGETTING = {"svhn": 0.005, "cifar10-100": 0.005, "imagenet-50": 0.015, "domains": 0.015, "scripts": 0.015}
 
 
@@ -192,6 +194,12 @@ def _near_joint(group: Group) -> Finding | None:
     return Finding(holds, f"{share:.1%} of joint ({_listed(means)}){remark}")
 
 
+def _strong_at_best(group: Group) -> Finding | None:
+    values = values_of(group, [OURS], metrics.average_accuracy)
+    mean = _means(values).get(OURS) if values else None
+    return None if mean is None else Finding(1 if mean > LEAST_AT_BEST else -1, _listed({OURS: mean}))
+
+
 SVHN, CIFAR, IMAGENET = "svhn", "cifar10-100", "imagenet-50"
 STREAMS = ("scripts", "domains", SVHN, CIFAR, IMAGENET)
 ABLATIONS = (f"{CIFAR}-ablation", f"{IMAGENET}-ablation")
@@ -206,5 +214,6 @@ CLAIMS: tuple[tuple[str, tuple[str, ...], Check], ...] = (
     ("our aim: the room that gescl leaves pays", ("room",), _room_pays),
     ("our aim: gescl-distill first, or tied with the first, without old data", STREAMS, _first_or_tied),
     ("our aim: gescl-distill forgets little", STREAMS, _forgets_little),
+    (f"our aim: gescl-distill above {LEAST_AT_BEST}", (f"{CIFAR}-ags6",), _strong_at_best),
     (f"our aim: gescl-distill at {LEAST_SHARE_OF_JOINT:.0%} of joint or more", STREAMS, _near_joint),
 )

@@ -35,9 +35,8 @@ def reproduce(
     from ..report import write_report  # matplotlib is slow to import, and only needed here
     from .results_page import write_page
 
-    settings = {**plan.settings, **settings}
     chosen = tune(plan, out / "tuning", executor, settings, tell)
-    cells = final_cells(plan, chosen, {"name": plan.name, **settings}, seeds)
+    cells = final_cells(plan, chosen, {"name": plan.name, **plan.settings, **settings}, seeds[: plan.most_seeds])
     tell(f"{plan.name}: {len(cells)} runs")
     outcomes = run_cells(cells, out / "runs", executor, lines(len(cells), tell))
     failed = [outcome for outcome in outcomes if outcome.error is not None]

@@ -209,9 +209,14 @@ class Checkpoints:
     def remove(self) -> None:
         """The task is learned and saved, or cannot be learned like this."""
         self._newest = None
-        for path in (self.path, backup_of(self.path)):
-            with suppress(OSError):  # it is harmless: the next task has another fingerprint
-                path.unlink()
+        remove_checkpoints(self.path)
+
+
+def remove_checkpoints(file: Path) -> None:
+    """Remove a checkpoint and the one before it."""
+    for path in (file, backup_of(file)):
+        with suppress(OSError):  # it is harmless: the next task has another fingerprint
+            path.unlink()
 
 
 def _under(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

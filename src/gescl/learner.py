@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -346,7 +347,10 @@ class Learner:
                 raise DataError(f"{path} is damaged: {error}") from error
         except DataError as error:
             if backup_of(path).is_file():
-                raise DataError(f"{error}. The previous version is {backup_of(path)}") from error
+                restore = shlex.join(["mv", str(backup_of(path)), str(path)])
+                raise DataError(
+                    f"{error}. The previous version is {backup_of(path)}; restore it with: {restore}"
+                ) from error
             raise
 
     def _start(self, task: Task) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,6 +60,32 @@ class Observers(Observer):
     def abandon_task(self) -> None:
         for observer in self.observers:
             observer.abandon_task()
+
+
+class EpochLines(Observer):
+    """One line per epoch on standard error, with the time left: for logs, and wherever there is no terminal."""
+
+    def begin_task(self, task: str, epochs: int) -> None:
+        self._epochs, self._seconds = epochs, 0.0
+        print(f"learning {task}: at most {epochs} epochs", file=sys.stderr, flush=True)
+
+    def end_epoch(self, epoch: Epoch) -> None:
+        self._seconds += epoch.seconds
+        left = self._seconds / epoch.epoch * (self._epochs - epoch.epoch)
+        print(
+            f"  epoch {epoch.epoch}/{self._epochs}  loss {epoch.loss:.3f}  val. accuracy {epoch.val_accuracy:.3f}"
+            + (f"  about {spoken(left)} left" if left else ""),
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def spoken(seconds: float) -> str:
+    """A time in words: "40 s", "3 min 20 s", "2 h 5 min"."""
+    minutes, rest = divmod(max(1, round(seconds)), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 class ProgressBar(Observer):

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -95,7 +96,13 @@ def photos(made: Path, tmp_path: Path) -> Path:
 def test_a_model_learns_predicts_and_says_what_is_in_it(gescl: Gescl, photos: Path) -> None:
     code, out, err = gescl("learn", "model.gescl", "gears", "--epochs", "3", "--threads", "1")
     assert code == 0, err
-    for words in ("2 classes learned from", "accuracy on its validation images", "moved by", "filters free for later"):
+    for words in (
+        "2 classes learned from",
+        "more were kept for validation",
+        "accuracy on its validation images",
+        "moved by",
+        "filters free for later",
+    ):
         assert words in out
     assert Learner.load("model.gescl").tasks == ["bolts", "gears"]
     assert Learner.load(backup_of(Path("model.gescl"))).tasks == ["bolts"]
@@ -255,6 +262,29 @@ def test_files_beside_a_model_are_left_alone(gescl: Gescl, photos: Path) -> None
     assert sorted(path.name for path in photos.glob(".model*")) == [".model.gescl.notes", ".model.toml"]
 
 
+def test_a_task_at_chance_is_told_and_refused_if_asked_for(gescl: Gescl, photos: Path) -> None:
+    before = Path("model.gescl").read_bytes()
+    pixels = np.random.default_rng(0).integers(0, 255, (60, *SHAPE), dtype=np.uint8)
+    noise = Task.from_arrays("noise", pixels, np.arange(60) % 2, classes=["heads", "tails"])
+    written(noise, photos / "noise")
+    code, out, err = gescl("learn", "model.gescl", "noise", "--epochs", "1", "--min-accuracy", "0.99")
+    assert code == 1 and "NEAR CHANCE: always saying the same class is right for 0.500" in out
+    assert "is below 0.99; nothing was saved, model.gescl is unchanged" in err
+    assert Path("model.gescl").read_bytes() == before
+    assert sorted(p.name for p in Path().glob("model.gescl*")) == ["model.gescl", "model.gescl.lock"]
+    assert "new.gescl is not created" in gescl("learn", "new.gescl", "noise", *NEW, "--min-accuracy", "1")[2]
+    code, out, err = gescl("learn", "model.gescl", "bolts", "--name", "again", "--min-accuracy", "0.5")
+    assert code == 0 and "NEAR CHANCE" not in out, err
+
+
+def test_without_a_terminal_every_epoch_is_a_line_with_the_time_left(gescl: Gescl, photos: Path) -> None:
+    _, _, err = gescl("learn", "model.gescl", "gears", "--epochs", "3")
+    first, *epochs = err.splitlines()
+    assert first == "learning gears: at most 3 epochs"
+    assert [line.split()[1] for line in epochs] == ["1/3", "2/3", "3/3"]
+    assert ["left" in line for line in epochs] == [True, True, False]
+
+
 def test_a_link_to_a_model_stays_one_and_the_model_goes_on(gescl: Gescl, photos: Path) -> None:
     Path("kept").mkdir()
     Path("model.gescl").rename("kept/real.gescl")
@@ -269,7 +299,10 @@ def test_a_damaged_model_names_the_one_before_it(gescl: Gescl, photos: Path) -> 
     shutil.copy("model.gescl", "model.gescl.bak")
     Path("model.gescl").write_bytes(Path("model.gescl").read_bytes()[:-9])
     code, _, err = gescl("inspect", "model.gescl")
-    assert code == 1 and "damaged" in err and "model.gescl.bak" in err
+    assert code == 1 and "damaged" in err
+    restore = err.strip().partition("restore it with: ")[2]
+    assert restore == "mv model.gescl.bak model.gescl"
+    assert subprocess.run(shlex.split(restore), check=True) and gescl("inspect", "model.gescl")[0] == 0
 
 
 def test_settings_are_for_a_new_model_and_training_for_any(gescl: Gescl, photos: Path) -> None:

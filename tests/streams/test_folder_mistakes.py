@@ -64,7 +64,7 @@ def test_a_broken_image_stops_with_its_name_and_what_to_do(
     with pytest.raises(DataError) as caught:
         folder_task(tmp_path / "gears")
     assert str(caught.value).startswith(f"{path}: ") and reason in str(caught.value)
-    assert "replace or remove the file" in str(caught.value) and "skip_broken=True" in str(caught.value)
+    assert "replace or remove such files" in str(caught.value) and "skip_broken=True" in str(caught.value)
 
 
 @pytest.mark.usefixtures("small_limit")
@@ -87,13 +87,16 @@ def test_broken_images_are_left_out_and_listed_on_request(
     assert sorted(values) == sorted(grey + i for grey in GREYS.values() for i in range(5))
 
 
-def test_the_first_broken_image_is_named_however_many_threads_read(tmp_path: Path) -> None:
+def test_all_broken_images_are_named_at_once_however_many_threads_read(tmp_path: Path) -> None:
     root = gears(tmp_path / "gears", train=150)
-    for i in (7, 40, 149):
-        text(root / "train" / "bevel" / f"{i}.png")
+    broken = [*(root / "train" / "bevel" / f"{i}.png" for i in (7, 40, 149)), root / "test" / "worm" / "photo.jpg"]
+    for path in broken:
+        text(path)
     for workers in (1, 8):
-        with pytest.raises(DataError, match=r"bevel/7\.png"):
+        with pytest.raises(DataError, match="4 images cannot be read; replace or remove such files") as caught:
             folder_task(root, workers=workers)
+        lines = str(caught.value).splitlines()[1:]
+        assert [line.strip().split(": ")[0] for line in lines] == list(map(str, broken))
 
 
 def test_a_class_of_broken_images_only_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

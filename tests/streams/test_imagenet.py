@@ -54,7 +54,7 @@ def test_a_broken_image_is_named_and_no_copy_is_kept(tmp_path: Path) -> None:
     broken = root / "train" / "n00000030" / "train_1.JPEG"
     whole = broken.read_bytes()
     broken.write_bytes(whole[:300])
-    with pytest.raises(DataError, match=r"n00000030.train_1\.JPEG: .*; replace or remove the file"):
+    with pytest.raises(DataError, match=r"n00000030.train_1\.JPEG: .*; replace or remove such files"):
         load_stream("imagenet-50", data=tmp_path, image_size=8)[0]
     broken.write_bytes(whole)
     assert len(list(load_stream("imagenet-50", data=tmp_path, image_size=8))) == 25

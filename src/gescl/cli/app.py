@@ -51,6 +51,7 @@ FLAGS = {
     "data=DIR": "--data DIR",
     "draws=N": "--random N",
     'address="local"': "--ray local",
+    "min_accuracy": "--min-accuracy",
     "network=": "--network ",
     "channels=1": "--images grey",
     "channels=3": "--images colour",

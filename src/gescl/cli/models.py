@@ -25,6 +25,7 @@ from ..models.export import cost, export_onnx, task_net
 from ..models.folders import COLOURS, Choices, LearnReport, evaluate_folder, learn_folder, predict_files, short_of_room
 from ..models.inspect import ModelSummary, inspect_model
 from ..networks.cnn import check_network
+from ..observers import EpochLines
 from ..runs.watching import format_accuracy
 from ..runtime import prepare_process
 from ..validation import validated
@@ -80,6 +81,9 @@ def learn(
         Channels | None, typer.Option(help="New model: read images as grey or colour.", show_default="colour")
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="New model: safetensors file with initial weights.")] = None,
+    min_accuracy: Annotated[
+        float, typer.Option(help="Save only if the accuracy on validation images is at least this.")
+    ] = 0.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Learn and report, but do not save.")] = False,
     skip_broken: SkipBroken = False,
     device: Device = "auto",
@@ -104,7 +108,8 @@ def learn(
         weights=weights,
     )
     learn_folder(
-        model, folder, name, choices, dry_run=dry_run, skip_broken=skip_broken, device=device,
+        model, folder, name, choices, min_accuracy=min_accuracy, dry_run=dry_run, skip_broken=skip_broken,
+        device=device, observer=None if Console(stderr=True).is_terminal else EpochLines(),
         before_training=say, before_saving=_tell_report,
     )  # fmt: skip
     say(f"not saved: {model} is unchanged" if dry_run else f"saved to {model}")
@@ -118,8 +123,16 @@ def _method(name: str | None, settings: dict[str, Any]) -> Method | None:
 
 def _tell_report(report: LearnReport) -> None:
     record = report.record
-    say(f"task {record.name!r}: {len(record.classes)} classes learned from {record.train_images} images")
+    say(
+        f"task {record.name!r}: {len(record.classes)} classes learned from {record.train_images} images; "
+        f"{record.val_images} more were kept for validation"
+    )
     say(f"  accuracy on its validation images: {format_accuracy(record.val_accuracy[-1])}")
+    if report.is_guessing:
+        say(
+            f"  NEAR CHANCE: always saying the same class is right for {report.guessing:.3f} of these images. Check "
+            f"the images and their folders, add images, or train for longer (--epochs)"
+        )
     if record.accuracy[-1] is not None:
         say(f"  accuracy on its test images: {format_accuracy(record.accuracy[-1])}")
     if report.moved is not None:

@@ -8,6 +8,7 @@ predict_files(Learner.load("parts.gescl"), ["photo.jpg"])
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..checkpoints import remove_checkpoints
 from ..errors import DataError, UsageError
 from ..learner import Learner
 from ..methods import Joint, Method
@@ -26,7 +28,7 @@ from ..model_file import LARGEST_SIDE, alone_with
 from ..observers import Observer
 from ..plugins import is_own
 from ..records import TaskRecord
-from ..streams.files.images import decode_into, image_files, labelled, natural, subfolders
+from ..streams.files.images import decode_into, image_files, labelled, natural, refuse_broken, subfolders
 from ..streams.folder import folder_task
 from ..training import Training
 from ..validation import validated
@@ -64,6 +66,15 @@ class LearnReport:
     #: How far the filters of earlier tasks have moved, relative to their length: mean and largest; None without any.
     moved: tuple[float, float] | None
     capacity: Capacity | None
+    #: The accuracy on its validation images of whoever always says the same class.
+    guessing: float
+
+    @property
+    def is_guessing(self) -> bool:
+        """Whether its validation accuracy is within two standard errors of guessing."""
+        accuracy, images = self.record.val_accuracy[-1], self.record.val_images
+        assert accuracy is not None
+        return accuracy <= self.guessing + 2 * math.sqrt(self.guessing * (1 - self.guessing) / images)
 
 
 @dataclass(frozen=True)
@@ -95,6 +106,7 @@ def learn_folder(
     name: str | None = None,
     choices: Choices | None = None,
     *,
+    min_accuracy: float = 0.0,
     dry_run: bool = False,
     skip_broken: bool = False,
     device: str = "auto",
@@ -105,9 +117,12 @@ def learn_folder(
     """Learn the task in a folder (train/CLASS/*, optionally test/CLASS/*) into a model file, new or existing.
 
     `before_training` is called with a warning if room is short, `before_saving` with what was learned; with `dry_run`
-    nothing is saved. If it is interrupted, the same call continues from MODEL.checkpoint.
+    nothing is saved, nor is a task whose validation accuracy is below `min_accuracy`, which is an error. If it is
+    interrupted, the same call continues from MODEL.checkpoint.
     """
     path, choices = Path(model), choices or Choices()
+    if not 0 <= min_accuracy <= 1:
+        raise UsageError(f"min_accuracy must lie between 0 and 1, got {min_accuracy}")
     if path.is_dir():
         raise UsageError(f"{path} is a folder; the model file comes first, then the folder of images")
     path = path.resolve() if path.is_symlink() else path  # one lock per model, whatever the name it is called by
@@ -126,9 +141,17 @@ def learn_folder(
         if learner.records and (words := short_of_room(learner.capacity())):
             before_training(words)
         anchors = _anchors(learner)
-        record = learner.learn(task, checkpoint=None if dry_run else path.with_name(f"{path.name}.checkpoint"))
-        report = LearnReport(record, _moved(learner, anchors), learner.capacity())
+        checkpoint = path.with_name(f"{path.name}.checkpoint")
+        record = learner.learn(task, checkpoint=None if dry_run else checkpoint)
+        guessing = float(task.val.labels.bincount().max()) / len(task.val)
+        report = LearnReport(record, _moved(learner, anchors), learner.capacity(), guessing)
         before_saving(report)
+        if (reached := record.val_accuracy[-1] or 0.0) < min_accuracy:
+            remove_checkpoints(checkpoint)
+            raise DataError(
+                f"task {name!r}: its accuracy on validation images, {reached:.3f}, is below {min_accuracy:g}; "
+                f"nothing was saved, {path} is {'unchanged' if path.exists() else 'not created'}"
+            )
         if not dry_run:
             learner.save(path)
     return report
@@ -289,16 +312,14 @@ def _images_below(path: Path) -> list[Path]:
 def _decoded(files: list[Path], learner: Learner, skip_broken: bool) -> tuple[Tensor, list[int]]:
     """The images that can be read, and the numbers of their files."""
     images = np.empty((len(files), *learner.net.shape), np.uint8)
-    broken: set[int] = set()
-
-    def leave_out(number: int, reason: str) -> None:
-        if not skip_broken:
-            raise DataError(f"{files[number]}: {reason}; skip_broken=True leaves such files out")
+    faults = decode_into(images, files, lambda _: None)
+    if not skip_broken:
+        refuse_broken(
+            {files[number]: reason for number, reason in faults.items()}, "skip_broken=True leaves such files out"
+        )
+    for number, reason in faults.items():
         log.warning("left out: %s: %s", files[number], reason)
-        broken.add(number)
-
-    decode_into(images, files, leave_out, lambda _: None)
-    whole = [number for number in range(len(files)) if number not in broken]
+    whole = [number for number in range(len(files)) if number not in faults]
     if not whole:
         raise DataError("every image is broken")
     return torch.from_numpy(images)[whole], whole

@@ -24,7 +24,7 @@ import torch
 from pydantic import Field, PositiveInt, field_validator
 
 from ..errors import DataError, UsageError
-from .files.images import check_images, decode_into, labelled, not_images, subfolders
+from .files.images import check_images, decode_into, labelled, not_images, refuse_broken, subfolders
 from .files.progress import Advance, progress_bar
 from .task import Split, StreamOptions, Task, TaskSource, TaskStream, stratified_split
 
@@ -72,8 +72,8 @@ def folder_stream(
 
         folder_stream("photos", image_size=32, channels=3, val_fraction=0.1, test_fraction=0.2, skip_broken=False)
 
-    `seed` draws the validation images, and the test images of a task without a `test` folder. A broken image is an
-    error that names the file; with `skip_broken` it is left out, logged, and listed in `task.skipped`. Images are read
+    `seed` draws the validation images, and the test images of a task without a `test` folder. Broken images are an
+    error that names them all; with `skip_broken` it is left out, logged, and listed in `task.skipped`. Images are read
     by `workers` threads (default: one per core), with a progress bar on standard error if that is a terminal.
     """
     return _Reader(FolderOptions.checked("folder", **options), seed, workers, progress).stream(Path(path))
@@ -153,7 +153,9 @@ class _Reader:
         broken: dict[Path, str] = {}
         with progress_bar(f"reading {name}", sum(map(len, files.values())), shown=self.progress) as advance:
             splits = {split: self.read(some, broken, advance) for split, some in files.items()}
-        if broken:
+        if not self.options.skip_broken:
+            refuse_broken(broken, "replace or remove such files, or leave them out with skip_broken=True")
+        elif broken:
             listed = "".join(f"\n  {file}: {reason}" for file, reason in broken.items())
             log.warning("task %r: %d broken images left out:%s", name, len(broken), listed)
         for split, read in splits.items():
@@ -173,17 +175,8 @@ class _Reader:
     def read(self, files: list[tuple[Path, int]], broken: dict[Path, str], advance: Advance) -> Split:
         """The images that can be read; the others are added to `broken`."""
         images = np.empty((len(files), self.options.channels, *self.options.image_size), np.uint8)
-        good = np.ones(len(files), bool)
-
-        def leave_out(index: int, reason: str) -> None:
-            file = files[index][0]
-            if not self.options.skip_broken:
-                raise DataError(
-                    f"{file}: {reason}; replace or remove the file, or leave out broken images with skip_broken=True"
-                )
-            broken[file] = reason
-            good[index] = False
-
-        decode_into(images, [file for file, _ in files], leave_out, advance, self.workers)
-        whole = Split(torch.from_numpy(images), torch.tensor([label for _, label in files]))
-        return whole if good.all() else whole[torch.from_numpy(good)]
+        faults = decode_into(images, [file for file, _ in files], advance, self.workers)
+        broken |= {files[number][0]: reason for number, reason in faults.items()}
+        split = Split(torch.from_numpy(images), torch.tensor([label for _, label in files]))
+        good = [number for number in range(len(files)) if number not in faults]
+        return split[torch.tensor(good, dtype=torch.long)] if faults else split

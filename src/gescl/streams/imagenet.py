@@ -6,7 +6,6 @@ Images are decoded once, one by one, into the memory-mapped copy, so they need n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from pydantic import Field, PositiveInt
 from ..errors import DataError
 from .dataset import DataSet, make_split
 from .files.catalogue import require_data
-from .files.images import check_images, decode_into, image_entries, labelled, subfolders
+from .files.images import check_images, decode_into, image_entries, labelled, refuse_broken, subfolders
 from .files.memory_map import New, file_state
 from .files.progress import progress_bar
 from .task import StreamOptions, TaskStream
@@ -75,8 +74,5 @@ def _make(root: Path, classes: tuple[str, ...], size: int, new: New) -> None:
         for split, labelled_paths in files.items():
             paths, labels = zip(*labelled_paths, strict=True)
             images, _ = make_split(new, split, (3, size, size), np.bincount(labels, minlength=len(classes)))
-            decode_into(images, paths, partial(_refuse, paths), advance)
-
-
-def _refuse(files: Sequence[Path], index: int, reason: str) -> None:
-    raise DataError(f"{files[index]}: {reason}; replace or remove the file")
+            faults = decode_into(images, paths, advance)
+            refuse_broken({paths[number]: reason for number, reason in faults.items()}, "replace or remove such files")

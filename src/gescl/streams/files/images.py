@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import islice
@@ -27,13 +27,12 @@ CHUNK = 32  # images per job of a thread
 def decode_into(
     images: npt.NDArray[np.uint8],
     files: Sequence[Path],
-    on_broken: Callable[[int, str], None],
     advance: Advance,
     workers: int | None = None,
-) -> None:
+) -> dict[int, str]:
     """Fill `images` (N×C×H×W) from files, in threads: Pillow releases Python's lock while it decodes.
 
-    `on_broken(index, reason)` is called for each file that cannot be read, in the order of the files, and may raise.
+    Returns the numbers of the files that cannot be read, each with the reason.
     """
     channels, height, width = images.shape[1:]
 
@@ -47,14 +46,26 @@ def decode_into(
         return faults
 
     jobs = [range(start, min(start + CHUNK, len(files))) for start in range(0, len(files), CHUNK)]
+    broken: dict[int, str] = {}
     pool = ThreadPoolExecutor(workers or os.cpu_count())
     try:
-        for job, faults in zip(jobs, pool.map(read_some, jobs), strict=True):  # in order: always the same file is named
-            for i, reason in faults.items():
-                on_broken(i, reason)
+        for job, faults in zip(jobs, pool.map(read_some, jobs), strict=True):  # in order: so are the files named
+            broken |= faults
             advance(len(job))
     finally:
         pool.shutdown(cancel_futures=True)
+    return broken
+
+
+def refuse_broken(broken: Mapping[Path, str], remedy: str) -> None:
+    """An error that names all files that cannot be read, if there are any, and what to do about them."""
+    if not broken:
+        return
+    lines = [f"{file}: {reason}" for file, reason in broken.items()]
+    if len(lines) == 1:
+        raise DataError(f"{lines[0]}; {remedy}")
+    listed = "\n  ".join(lines)
+    raise DataError(f"{len(lines)} images cannot be read; {remedy}:\n  {listed}")
 
 
 def _decoded(file: Path, channels: int, height: int, width: int) -> npt.NDArray[np.uint8]:

@@ -21,9 +21,11 @@ from ..errors import UsageError
 from ..learner import Learner
 from ..methods import GesclDistill, Method, method_class
 from ..methods.base import Capacity
+from ..models.evaluation import evaluate_folder
 from ..models.export import cost, export_onnx, task_net
-from ..models.folders import COLOURS, Choices, LearnReport, evaluate_folder, learn_folder, predict_files, short_of_room
+from ..models.folders import predict_files
 from ..models.inspect import ModelSummary, inspect_model
+from ..models.learning import COLOURS, Choices, LearnReport, learn_folder, short_of_room
 from ..networks.cnn import check_network
 from ..observers import EpochLines
 from ..runs.watching import format_accuracy

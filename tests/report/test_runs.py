@@ -163,3 +163,9 @@ def test_what_a_real_run_writes_can_be_read(tmp_path: Path) -> None:
     samples = read_samples(run.folder)
     assert [task.classes for task in samples] == [["0", "1"], ["2", "3"]]
     assert samples[0].images.shape == (8, 1, 8, 8) and samples[0].probabilities.shape == (8, 2)
+
+
+def test_a_run_that_was_repeated_is_read_again(tmp_path: Path) -> None:
+    for task in ("first", "second"):
+        (tmp_path / "events.jsonl").write_text(json.dumps({"event": "task", "task": task}))
+        assert [event["task"] for event in read_events(tmp_path).tasks] == [task]

@@ -77,20 +77,23 @@ def of_methods(
     return found
 
 
-@cache
 def read_events(folder: Path) -> Events:
     """All events of a run; a damaged log is refused."""
-    file = folder / "events.jsonl"
     try:
-        lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-        epochs = [line for line in lines if line["event"] == "epoch"]
-        tasks = [line for line in lines if line["event"] == "task"]
-        for line in epochs:
-            _ = float(line["loss"]), float(line["val_loss"]), int(line["index"])
+        return _events((folder / "events.jsonl").read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DataError("events.jsonl is missing") from error
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"events.jsonl cannot be read ({type(error).__name__}: {error})") from error
+
+
+@cache  # several figures need them; by text and not by folder, since a run can be repeated within one process
+def _events(text: str) -> Events:
+    lines = [json.loads(line) for line in text.splitlines()]
+    epochs = [line for line in lines if line["event"] == "epoch"]
+    tasks = [line for line in lines if line["event"] == "task"]
+    for line in epochs:
+        _ = float(line["loss"]), float(line["val_loss"]), int(line["index"])
     return Events(epochs, tasks)
 
 

@@ -52,7 +52,8 @@ def test_every_image_comes_once_an_epoch_with_its_head_and_label(counts: tuple[i
         epoch = list(ours.shuffled(seed(number)))
         assert len(epoch) == len(ours)
         seen = []
-        for index, pieces in epoch:
+        for index, pieces, size in epoch:
+            assert len(index) == size, "a single process has the whole batch"
             assert sorted(index.tolist()) == sorted(k for _, part in pieces for k in part.labels.tolist())
             assert sum(len(part) for _, part in pieces) > 1, "batch-norm cannot learn from a single image"
             for head, part in pieces:
@@ -70,7 +71,7 @@ def test_every_image_comes_once_an_epoch_with_its_head_and_label(counts: tuple[i
 )
 def test_only_a_single_image_at_the_end_joins_the_batch_before(images: int, sizes: list[int]) -> None:
     ours = batches(numbered(images), size=8)
-    assert [len(index) for index, _ in ours.shuffled(seed())] == sizes
+    assert [len(index) for index, _, _ in ours.shuffled(seed())] == sizes
     assert len(ours) == len(sizes)
 
 
@@ -101,7 +102,7 @@ def test_only_splits_that_are_not_too_large_are_laid_out_on_the_device(monkeypat
 
 def test_batches_of_a_split_that_stays_where_it_is_are_brought_to_the_device() -> None:
     ours = Batches(numbered(9, 4), 5, torch.device("meta"), flip=True, shift=1)
-    for index, pieces in ours.shuffled(seed()):
+    for index, pieces, _ in ours.shuffled(seed()):
         assert index.device == CPU and all(part.images.is_meta and part.labels.is_meta for _, part in pieces)
     assert all(
         images.is_meta and labels.is_meta for images, labels in in_batches(numbered(9)[0][1], torch.device("meta"), 4)
@@ -123,7 +124,7 @@ def test_shift_moves_each_image_by_its_own_offset_and_fills_with_zeros() -> None
 def test_flip_mirrors_about_half_of_the_images_and_leaves_the_others() -> None:
     image = torch.arange(16, dtype=torch.uint8).view(1, 1, 4, 4)
     split = Split(image.expand(400, 1, 4, 4), torch.zeros(400, dtype=torch.long))
-    ((_, ((_, batch),)),) = batches([(0, split)], size=400, flip=True).shuffled(seed())
+    ((_, ((_, batch),), _),) = batches([(0, split)], size=400, flip=True).shuffled(seed())
     mirrored = (batch.images == image.flip(3)).flatten(1).all(1)
     assert torch.equal(mirrored, ~(batch.images == image).flatten(1).all(1)) and 150 < mirrored.sum() < 250
 

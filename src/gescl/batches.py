@@ -6,12 +6,13 @@ is read back from the device.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .distributed import own_turns, part_of, processes
 from .streams.task import Split
 
 #: Images by head: most methods show a network one task at a time, `joint` several.
@@ -38,13 +39,16 @@ def to_device(split: Split, device: torch.device, layout: torch.memory_format = 
 def in_batches(
     split: Split, device: torch.device, size: int, draw: torch.Generator | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Images and labels as they are, on the device: in the order they are stored, or shuffled by a generator."""
-    places = (
+    """Images and labels as they are, on the device: in the order they are stored, or shuffled by a generator.
+
+    Several processes take turns, batch by batch: whoever adds something up over the batches adds it up over them, too.
+    """
+    places: Sequence[slice | Tensor] = (
         [slice(start, start + size) for start in range(0, len(split), size)]
         if draw is None
         else torch.split(torch.randperm(len(split), generator=draw), size)
     )
-    for place in places:
+    for place in own_turns(places):
         batch = to_device(split[place], device)
         yield batch.images, batch.labels
 
@@ -53,7 +57,7 @@ class Batches:
     """Training batches of a task's images.
 
     batches = Batches(splits, 64, device, flip=True, shift=4)
-    for index, pieces in batches.shuffled(generator(seed, task, epoch, "order of images")): …
+    for index, pieces, size in batches.shuffled(generator(seed, task, epoch, "order of images")): …
     """
 
     def __init__(self, splits: ByHead, size: int, device: torch.device, *, flip: bool, shift: int) -> None:
@@ -65,40 +69,46 @@ class Batches:
         """Batches per epoch."""
         return len(self._cut(torch.arange(self.images)))
 
-    def shuffled(self, draw: torch.Generator) -> Iterator[tuple[Tensor, ByHead]]:
+    def shuffled(self, draw: torch.Generator) -> Iterator[tuple[Tensor, ByHead, int]]:
         """One pass over all images in a random order: the numbers of a batch's images, counted through all splits,
-        and the images themselves by head."""
+        the images themselves by head, and the size of the batch, of which several processes have a part each.
+
+        Every process has all heads of a batch, perhaps without an image, and at least one image.
+        """
         for index in self._cut(torch.randperm(self.images, generator=draw)):
-            yield (
-                index,
-                [(head, self._augmented(to_device(part, self._device), draw)) for head, part in self._at(index)],
-            )
+            own = part_of(len(index))
+            yield index[own], [(head, part) for head, part in self._at(index, own, draw)], len(index)
 
     def _cut(self, order: Tensor) -> list[Tensor]:
         batches = list(torch.split(order, self._size))
-        if len(batches) > 1 and len(batches[-1]) == 1:  # batch-norm cannot learn from a single image
+        if len(batches) > 1 and len(batches[-1]) < max(2, processes()):  # batch-norm needs two images, a process one
             batches[-2:] = [torch.cat(batches[-2:])]
         return batches
 
-    def _at(self, index: Tensor) -> Iterator[tuple[int, Split]]:
-        """The images at `index`, which counts through all splits, by head."""
+    def _at(self, index: Tensor, own: slice, draw: torch.Generator) -> Iterator[tuple[int, Split]]:
+        """The process's own images at `index`, which counts through all splits, by head."""
         start = 0
         for head, split in self._splits:
-            inside = index - start
+            inside, part = index - start, own
             if len(self._splits) > 1:
-                inside = inside[(inside >= 0) & (inside < len(split))]
+                here = (inside >= 0) & (inside < len(split))
+                inside = inside[here]
+                if processes() > 1:
+                    part = slice(int(here[: own.start].sum()), int(here[: own.stop].sum()))
             if len(inside):
-                yield head, split[inside.to(split.images.device, non_blocking=True)]
+                chosen = split[inside[part].to(split.images.device, non_blocking=True)]
+                yield head, self._augmented(to_device(chosen, self._device), len(inside), part, draw)
             start += len(split)
 
-    def _augmented(self, split: Split, draw: torch.Generator) -> Split:
+    def _augmented(self, split: Split, count: int, part: slice, draw: torch.Generator) -> Split:
+        """The images moved and mirrored: they are this part of `count`, for all of which is drawn."""
         images = split.images
         if self._shift:
-            moves = torch.randint(2 * self._shift + 1, (2, len(images)), generator=draw)
+            moves = torch.randint(2 * self._shift + 1, (2, count), generator=draw)[:, part]
             down, right = moves.to(self._device, non_blocking=True)
             images = shifted(images, down, right, self._shift)
         if self._flip:
-            mirrored = torch.rand(len(images), generator=draw).to(self._device, non_blocking=True) < 0.5
+            mirrored = torch.rand(count, generator=draw)[part].to(self._device, non_blocking=True) < 0.5
             images = torch.where(mirrored.view(-1, 1, 1, 1), images.flip(3), images)
         return Split(images, split.labels)
 

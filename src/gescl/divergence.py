@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .distributed import total
 from .methods.base import Strategy
 from .networks.multihead import MultiHeadNet
 from .records import Epoch
@@ -31,7 +32,9 @@ def first_bad_layer(net: MultiHeadNet, strategy: Strategy[Any], steps: Iterator[
         for number, _ in enumerate(steps, start=1):
             bad_weights = [f"weights of {_layer(name)} were" for name, p in net.named_parameters() if not _finite(p)]
             bad_weights += ["method's own parameters were" for p in strategy.own_parameters() if not _finite(p)]
-            for first in bad_outputs[:1] or bad_weights[:1]:
+            found = bad_outputs[:1] or bad_weights[:1]
+            if total(len(found)):  # in any process
+                first = found[0] if found else "numbers of another process were"
                 return f", step {number}, where the {first} the first not to be finite"
     return ""
 

@@ -33,6 +33,10 @@ class DivergedError(DataError):
     """Training has left the finite numbers, and would do so again with the same settings."""
 
 
+class LostProcessError(GesclError):
+    """One of several processes that train together is gone, and the others cannot go on without it."""
+
+
 def unknown(what: str, given: str, known: Iterable[str]) -> str:
     """The message for an unknown name, with the nearest known one and the list of all unless it is long."""
     names = list(known)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from . import metrics
+from . import distributed, metrics
 from .calibration import fit_temperature, surest
 from .checkpoints import Checkpoints, SavedState, Snapshot
 from .errors import DataError, DivergedError, GesclError, UnavailableError, UsageError, unknown
@@ -203,6 +203,7 @@ class Learner:
             epochs.append(epoch)
             self.observer.end_epoch(epoch)
         seconds = time.perf_counter() - started - testing
+        self._check_equal_weights(task)
         accuracy = self._row(names, "test")
         capacity = strategy.capacity()
         return TaskRecord(
@@ -221,6 +222,17 @@ class Learner:
             temperature=fit_temperature(self._logits(task.val.images, index), task.val.labels),
             retries=sum(epoch.retries for epoch in epochs),
         )
+
+    def _check_equal_weights(self, task: Task) -> None:
+        """Several processes do the same with the same sums: their weights are equal unless their machines differ."""
+        if distributed.processes() == 1:
+            return
+        tensors = {**self.net.state_dict(), **{f"method.{name}": t for name, t in self.strategy.state().items()}}
+        if not distributed.same_everywhere(digest("", {name: tensor.cpu() for name, tensor in tensors.items()})):
+            raise UnavailableError(
+                f"task {task.name!r}: the processes have come to different weights; train on machines with the same "
+                "kind of CPU and GPU, versions and number of threads"
+            )
 
     def _checkpoints_in(self, path: Path, task: Task, earlier: Sequence[Task]) -> Checkpoints:
         """The checkpoints of this task, learned from these images in this way, starting from what is known now."""

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegative
 from torch import Tensor, nn
 from torch.optim import lr_scheduler
 
+from . import distributed
 from .batches import Batches, ByHead, in_batches, resident
 from .checkpoints import SavedState, Snapshot, TaskState
 from .divergence import first_bad_layer, warn_of_explosion
@@ -23,6 +24,7 @@ from .errors import DivergedError, UsageError
 from .methods.base import Batch, Strategy, TaskContext
 from .networks.feature_cache import FixedPrefix, fixed_parameters, without_gradients
 from .networks.multihead import MultiHeadNet
+from .networks.synchronised import synchronised
 from .randomness import generator, seeded
 from .records import Epoch
 from .runtime import bfloat16_crashes, whole_step
@@ -113,7 +115,7 @@ def learn_task(
     `on_state` is given the state at the end of every epoch. With it as `resume`, and the net and the strategy as they
     were before the task, the task continues there; the epochs before are only told again.
     """
-    _check(net, training)
+    _check(net, training, task)
     index, device = len(net.heads) - 1, net.mean.device
     shown = strategy.shown(index, task, earlier)
     train, val = (
@@ -135,17 +137,23 @@ def learn_task(
     context.steps = training.epochs * len(batches)
 
     def steps(epoch: int) -> Iterator[Tensor]:
-        """Train on every image once, and give the loss of each step, summed over its images."""
+        """Train on every image once, and give the loss of each step, summed over this process's images."""
         net.train()
-        with seeded(seed, index, epoch, "dropout"), without_gradients(fixed):
+        # Each process drops other features, process 0 the same as if it were alone.
+        dropout: list[str | int] = ["dropout", *([distributed.rank()] if distributed.rank() else [])]
+        with seeded(seed, index, epoch, *dropout), without_gradients(fixed), synchronised(net.trunk):
             order = generator(seed, index, epoch, "order of images")
-            for step, (images, pieces) in enumerate(batches.shuffled(order)):
+            for step, (images, pieces, size) in enumerate(batches.shuffled(order)):
                 with whole_step():
                     strategy.begin_step(context, _progress(step, len(batches), epoch, training.epochs))
                     features, loss = _forward(net, embed, index, pieces, training.precision)
                     penalty = strategy.penalty(context, Batch(images, features))
                     optimizer.zero_grad(set_to_none=True)
-                    (loss if penalty is None else loss + penalty).backward()  # type: ignore[no-untyped-call]  # torch's
+                    objective = loss if penalty is None else loss + penalty
+                    if len(images) < size:  # a mean over this process's images: its share in that over all
+                        objective = objective * (len(images) / size)
+                    objective.backward()  # type: ignore[no-untyped-call]  # torch's
+                    distributed.sum_(*(p.grad for p in _stepped_by(optimizer) if p.grad is not None))
                     strategy.after_backward(context)
                     optimizer.step()
                     context.step += 1
@@ -159,6 +167,7 @@ def learn_task(
             total += loss
         strategy.end_epoch(context)
         optimizer.zero_grad(set_to_none=True)  # a head that is done would keep its last gradient for ever
+        distributed.sum_(total)
         mean_loss = float(total) / batches.images
         seconds = time.perf_counter() - started
         val_loss, val_accuracy = validate(net, val, embed=embed)
@@ -219,11 +228,21 @@ def validate(
             logits = net.heads[head](embed(images, head))
             loss += F.cross_entropy(logits, labels, reduction="sum")
             correct += (logits.argmax(1) == labels).sum()
+    distributed.sum_(loss, correct)
     count = sum(len(split) for _, split in splits)
     return float(loss) / count, int(correct) / count
 
 
-def _check(net: MultiHeadNet, training: Training) -> None:
+def _check(net: MultiHeadNet, training: Training, task: Task) -> None:
+    if len(task.train) < distributed.processes():
+        raise UsageError(
+            f"task {task.name!r} has {len(task.train)} training images, too few for {distributed.processes()} processes"
+        )
+    if training.batch_size < distributed.processes():
+        raise UsageError(
+            f"training.batch_size = {training.batch_size} cannot be shared by {distributed.processes()} processes: it "
+            "is the size of the whole batch"
+        )
     if training.precision == "bfloat16" and net.mean.device.type == "cpu" and bfloat16_crashes():
         raise UsageError(
             "training.precision = bfloat16: this CPU stops PyTorch when it uses it. Use float32, or set "
@@ -243,6 +262,10 @@ def _optimizer(training: Training, parameters: list[nn.Parameter]) -> torch.opti
     if training.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=training.lr)
     return torch.optim.SGD(parameters, lr=training.lr, momentum=training.momentum)
+
+
+def _stepped_by(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
 
 
 def _scheduler(training: Training, optimizer: torch.optim.Optimizer) -> lr_scheduler.LRScheduler:

@@ -78,7 +78,7 @@ def by_own_loop(method: Method, body: nn.Module, like: Learner) -> tuple[Mine, A
         )
         for epoch in range(1, EPOCHS + 1):
             model.train()
-            for _, ((_, part),) in batches.shuffled(generator(0, number, epoch, "order of images")):
+            for _, ((_, part),), _ in batches.shuffled(generator(0, number, epoch, "order of images")):
                 logits = model(normalise(part.images), number)
                 loss = F.cross_entropy(logits, part.labels) + attached.penalty()
                 optimizer.zero_grad()

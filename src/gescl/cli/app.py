@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from ..errors import GesclError
+from ..distributed import first_to_tell, started_together
+from ..errors import GesclError, UsageError
 from ..runtime import stop_between_steps
 from .data import data_app
 from .models import models_app
@@ -62,23 +63,26 @@ def main() -> None:
     """Run the command. A user's mistake is a message on standard error and an exit code, never a traceback."""
     try:
         with stop_between_steps():
+            if started_together() and sys.argv[1:2] != ["run"]:
+                raise UsageError("torchrun is for gescl run; everything else takes one process")
             app()
     except GesclError as error:
         message = str(error)
         for argument, flag in FLAGS.items():
             message = re.sub(re.escape(argument) + r"(?!\d)", flag, message)  # not channels=12
         command = " ".join(["gescl", *sys.argv[1:2]])
-        print(f"{command}: {message}", file=sys.stderr)
+        if first_to_tell():
+            print(f"{command}: {message}", file=sys.stderr)
         sys.exit(error.exit_code)
     except SystemExit as end:
-        if end.code in (130, 143):  # by Ctrl-C, as Typer ends then, or by SIGTERM
+        if end.code in (130, 143) and first_to_tell():  # by Ctrl-C, as Typer ends then, or by SIGTERM
             print(f"interrupted; {_what_now(sys.argv[1:])}", file=sys.stderr)
         raise
 
 
 def _what_now(arguments: list[str]) -> str:
     """What an interrupted command has left, and how to continue."""
-    command = shlex.join(["gescl", *arguments])
+    command = ("torchrun … -m " if started_together() else "") + shlex.join(["gescl", *arguments])
     match arguments[:1]:
         case ["run"]:
             return f"continue with: {command}{'' if '--resume' in arguments else ' --resume'}"

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from .. import distributed
 from ..errors import DataError, UsageError, unknown
 from ..observers import Observer, Observers, ProgressBar
 from ..paper.demo import run_demo
 from ..paper.experiments import BUDGETS, chosen_experiments
 from ..paper.reproduce import reproduce
-from ..runs.experiment import Experiment
+from ..runs.experiment import Experiment, follow
 from ..runs.live import LiveView
-from ..runs.recipe import load_recipe
+from ..runs.recipe import Recipe, load_recipe
 from ..runs.result import Result
 from ..runs.tensorboard import TensorBoardLog
 from ..runs.watching import PlainView, format_accuracy
@@ -66,14 +68,33 @@ def run(
     settings = parse_settings(set_) | ({"stream.skip_broken": True} if skip_broken else {})
     chosen = load_recipe(recipe, method=method, variant=variant, settings=settings)
     prepare_process(threads)
-    for number in seed or [0]:
+    with distributed.joined(device):
+        if distributed.rank():
+            logging.getLogger("gescl").disabled = True  # process 0 says the same
+            for number in seed or [0]:
+                follow(number, data, device)
+            return
+        _run(chosen, seed or [0], data, out, device, resume, live, tensorboard)
+
+
+def _run(
+    chosen: Recipe,
+    seeds: list[int],
+    data: Path | None,
+    out: Path,
+    device: str,
+    resume: bool,
+    live: bool,
+    tensorboard: bool,
+) -> None:
+    for number in seeds:
         experiment = Experiment(chosen, number, out, data, device)
         if experiment.taken():
             other, experiment = experiment.folder, experiment.apart()
             say(f"{other} holds a run with other settings; this one is written to {experiment.folder}")
         title = f"{chosen.name} · {experiment.recipe.label} · seed {number}"
         if experiment.finished():
-            result = experiment.result()
+            result = experiment.run()
             say(f"{title}: finished before{f', {result.finished}' if result.finished else ''}")
             _tell(result, experiment)
             continue

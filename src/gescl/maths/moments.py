@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..distributed import from_first, processes, sum_
+
 # Numbers processed at once: 1 MiB in float64, so that what is written is still in cache when it is read. A float64
 # copy of a whole batch of activation maps makes the pass about ten times slower.
 _AT_ONCE = 2**17
@@ -57,6 +59,21 @@ class RunningMoments:
             mean = self._mean + gap * weight
             m2 = self._m2 + m2 + gap.square() * (weight * self.count)
         self.count, self._mean, self._m2 = self.count + size, mean, m2
+
+    @torch.no_grad()
+    def merge_over_processes(self, device: torch.device) -> None:
+        """Take in the samples of all processes, of which the first must have some. `device` is where they are."""
+        if processes() == 1:
+            return
+        # Distances from the first process's mean: again exactly 0 if the values never vary.
+        shift = from_first(self._mean.to(device, torch.float64))
+        gap = self._mean - shift if self.count else torch.zeros_like(shift)
+        count = torch.tensor(float(self.count), dtype=torch.float64, device=device)
+        total, squares = count * gap, count * gap.square() + (self._m2 if self.count else 0)
+        sum_(count, total, squares)
+        self.count = int(count)
+        self._mean = shift + total / count
+        self._m2 = (squares - total.square() / count).clamp_min_(0)
 
     @property
     def mean(self) -> Tensor:

@@ -44,6 +44,8 @@ from ..validation import check_tensors
 if TYPE_CHECKING:
     from .attached import Attached
 
+#: Images per batch of a pass over a task.
+BATCH = 256
 #: Images (as the network takes them) and labels, batch by batch on the network's device: called with the batch size
 #: and, for a shuffled pass, the generator of the order.
 BatchSource = Callable[[int, torch.Generator | None], Iterator[tuple[Tensor, Tensor]]]
@@ -107,8 +109,11 @@ class TaskContext:
         """Steps taken, as a share of those planned: from 0 to 1."""
         return self.step / self.steps
 
-    def batches(self, size: int = 256, *, shuffled: str | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """The task's training images and labels, not augmented: in a fixed order, or shuffled for a purpose."""
+    def batches(self, size: int = BATCH, *, shuffled: str | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """The task's training images and labels, not augmented: in a fixed order, or shuffled for a purpose.
+
+        Several processes take turns: add up what you make of the batches by `distributed.sum_`.
+        """
         if self.source is None:
             raise UsageError("the task's images are needed before it is trained: begin_task(loader=…)")
         return self.source(size, None if shuffled is None else self.generator(shuffled))
@@ -205,6 +210,7 @@ class Strategy(Generic[M]):
         """`progress` goes from 0 at an epoch's first batch to 1 at its last (over several epochs of a single batch)."""
 
     def penalty(self, context: TaskContext, batch: Batch) -> Tensor | None:
+        """A term of the loss: a mean over the batch's images, or the same for all of them."""
         return None
 
     def after_backward(self, context: TaskContext) -> None: ...

@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..distributed import processes, sum_
+from ..networks.filters.operations import BatchNorm
 from ..networks.multihead import MultiHeadNet, statistics_of
 from .base import TaskContext
 
@@ -32,10 +34,24 @@ def estimate_statistics(net: MultiHeadNet, context: TaskContext) -> Statistics:
     for images, _ in context.batches(context.batch_size, shuffled="batch-norm statistics"):
         if len(images) > 1:
             net.embed(images, context.index)
+    _merge_over_processes(norms)
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
     net.eval()
     return [(mean.clone(), variance.clone()) for mean, variance in map(statistics_of, norms)]
+
+
+def _merge_over_processes(norms: list[BatchNorm]) -> None:
+    """The mean over the batches of all processes, where there are several; each has seen batches of its own."""
+    if processes() == 1:
+        return
+    for norm in norms:
+        assert norm.num_batches_tracked is not None
+        for statistic in statistics_of(norm):
+            statistic.mul_(norm.num_batches_tracked)
+        sum_(*statistics_of(norm), norm.num_batches_tracked)
+        for statistic in statistics_of(norm):
+            statistic.div_(norm.num_batches_tracked)
 
 
 @torch.no_grad()

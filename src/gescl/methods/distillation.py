@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from ..distributed import gathered
 from ..networks.multihead import MultiHeadNet
 from .base import Batch, TaskContext
 
@@ -41,7 +42,7 @@ class Distillation:
         with torch.no_grad():
             answers = [self._ask(net.embed(images, context.index)) for images, _ in context.batches()]
         #: Log-probabilities, images × heads × classes.
-        self.answers = torch.cat(answers)
+        self.answers = gathered(answers, like=self._bias.new_empty(0, *self._bias.shape))
 
     def _ask(self, features: Tensor, heads: Tensor | slice = EVERYONE) -> Tensor:
         """The log-probabilities of several heads, from one matrix product."""

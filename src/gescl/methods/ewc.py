@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
+from ..distributed import processes, rank, sum_, total
 from ..networks.multihead import MultiHeadNet
-from .base import Method, TaskContext
+from .base import BATCH, Method, TaskContext
 from .quadratic import QuadraticStrategy, mean_per_image
 
 #: Batch size of common code, which squares the mean gradient of a batch; published values of λ are for this size.
@@ -64,7 +65,7 @@ class EwcStrategy(QuadraticStrategy[Ewc]):
         def surprise(logits: Tensor, labels: Tensor) -> Tensor:
             if self.method.fisher == "sampled":
                 probabilities = logits.detach().softmax(1).cpu()
-                labels = torch.multinomial(probabilities, 1, generator=draw).squeeze(1).to(logits.device)
+                labels = _sampled(probabilities, draw).to(logits.device)
             return F.cross_entropy(logits, labels, reduction="none")
 
         return mean_per_image(self.net, context, surprise, power=2)
@@ -72,13 +73,23 @@ class EwcStrategy(QuadraticStrategy[Ewc]):
     def _of_batches(self, context: TaskContext) -> dict[str, Tensor]:
         """The mean over batches of the squared gradient of a batch's mean loss. Not a Fisher information."""
         self.net.eval()
-        total = {name: torch.zeros_like(p) for name, p in self.weights.items()}
-        images = 0
+        sums = {name: torch.zeros_like(p) for name, p in self.weights.items()}
+        count = 0
         # Shuffled, since images may be stored by class.
         for batch, labels in context.batches(PUBLISHED_BATCH, shuffled="fisher batches"):
             loss = F.cross_entropy(self.net(batch, context.index), labels)
             gradients = torch.autograd.grad(loss, list(self.weights.values()), materialize_grads=True)
-            for sum_, gradient in zip(total.values(), gradients, strict=True):
-                sum_.addcmul_(gradient, gradient, value=len(labels))
-            images += len(labels)
-        return {name: sum_ / images for name, sum_ in total.items()}
+            for tensor, gradient in zip(sums.values(), gradients, strict=True):
+                tensor.addcmul_(gradient, gradient, value=len(labels))
+            count += len(labels)
+        sum_(*sums.values())
+        images = total(count)
+        return {name: tensor / images for name, tensor in sums.items()}
+
+
+def _sampled(probabilities: Tensor, draw: torch.Generator) -> Tensor:
+    """A label for each image of this process's batch. Processes take turns: each draws for the batches of the others,
+    too, so that images get the same labels however many processes there are."""
+    others = torch.ones(BATCH, probabilities.shape[1])
+    turns = [probabilities if turn == rank() else others for turn in range(processes())]
+    return [torch.multinomial(turn, 1, generator=draw) for turn in turns][rank()].squeeze(1)

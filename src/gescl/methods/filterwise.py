@@ -229,6 +229,8 @@ def activation_moments(net: MultiHeadNet, context: TaskContext) -> tuple[Tensor,
     moments = [RunningMoments() for _ in graph.taps]
     for images, _ in context.batches():
         graph.observe(net.normalise(images), lambda tap, value: moments[tap].update(value))
+    for moment in moments:
+        moment.merge_over_processes(net.mean.device)
     mean = torch.zeros(graph.size, dtype=torch.float64, device=net.mean.device)
     std = torch.zeros_like(mean)
     for tap, moment in zip(graph.taps, moments, strict=True):

@@ -28,6 +28,7 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
+from ..distributed import gathered
 from ..errors import UsageError
 from ..maths.metric_prox import plasticity_prox_in_metric, stability_prox_in_metric
 from ..maths.prox import linearised_plasticity, linearised_stability, plasticity_prox, stability_prox
@@ -35,7 +36,7 @@ from ..networks.filters import FilterLayer
 from ..networks.multihead import MultiHeadNet
 from .base import Method, TaskContext
 from .filterwise import FilterwiseStrategy, LayerPlan, activation_moments
-from .release import judged, observing, order_of_release, readers_of
+from .release import judged, merge_over_processes, observing, order_of_release, readers_of
 
 log = logging.getLogger("gescl")
 
@@ -231,6 +232,7 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
         with observing(readers):
             for images, _ in context.batches():
                 net(images, context.index)
+        merge_over_processes(readers)
         floors = [(layer.slice, MIN_ALIVE) for layer in graph.layers]
         candidates = alive & ~self.important & judged(graph, readers)
         order = order_of_release(readers, candidates.cpu(), alive.cpu(), floors).to(alive.device)
@@ -270,7 +272,7 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
             F.cross_entropy(self.net(images, context.index), labels, reduction="none")
             for images, labels in context.validation(1024, None)
         ]
-        return torch.cat(parts)
+        return gathered(parts, like=self.net.mean.new_empty(0))
 
     def update_importance(self, context: TaskContext) -> None:
         """Γ of Eq. 18–19, added to the past's by Eq. 20; M takes in every filter that is active."""

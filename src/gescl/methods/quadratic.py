@@ -13,6 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from ..distributed import sum_, total
 from ..maths.fisher import Power, per_sample_sums
 from ..networks.multihead import MultiHeadNet
 from .base import Method, Strategy, TaskContext
@@ -69,7 +70,7 @@ class QuadraticStrategy(Strategy[M]):
 def mean_per_image(net: MultiHeadNet, context: TaskContext, losses: Losses, power: Power) -> dict[str, Tensor]:
     """Mean over the task's images of |∂ℓ/∂θ| to the given power, image by image, for every weight of the trunk."""
     net.eval()
-    total: dict[str, Tensor] = {}
+    sums = {name: torch.zeros_like(p) for name, p in net.trunk.named_parameters() if p.requires_grad}
     count = 0
     for images, labels in context.batches():
 
@@ -77,6 +78,8 @@ def mean_per_image(net: MultiHeadNet, context: TaskContext, losses: Losses, powe
             return losses(net(images, context.index), labels)
 
         for name, part in per_sample_sums(net.trunk, run, power).items():
-            total[name] = total[name] + part if name in total else part
+            sums[name] += part
         count += len(labels)
-    return {name: tensor / count for name, tensor in total.items()}
+    sum_(*sums.values())
+    everywhere = total(count)
+    return {name: tensor / everywhere for name, tensor in sums.items()}

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from ..distributed import sum_, total
 from ..networks.filters import FilterGraph
 from ..networks.multihead import MultiHeadNet
 
@@ -118,6 +119,13 @@ def observing(readers: Iterable[Reader]) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def merge_over_processes(readers: Iterable[Reader]) -> None:
+    """Let readers know what those of all processes have taken in."""
+    for reader in readers:
+        sum_(reader.moments)
+        reader.samples = total(reader.samples)
 
 
 def order_of_release(

@@ -17,11 +17,13 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 
+from .. import distributed
 from ..errors import DataError, UsageError
 from ..learner import Learner
 from ..methods import Joint
@@ -119,9 +121,9 @@ class Experiment:
         except DataError as error:
             raise DataError(f"{self.folder}: {error}") from error
 
-    def files(self) -> dict[str, bytes]:
+    def files(self, backups: bool = False) -> dict[str, bytes]:
         """All files of a run, finished or not, to be adopted elsewhere."""
-        paths = [path for path in self.folder.glob("[!.]*") if path.is_file() and path.suffix != ".bak"]
+        paths = [path for path in self.folder.glob("[!.]*") if path.is_file() and (backups or path.suffix != ".bak")]
         return {path.name: path.read_bytes() for path in paths}
 
     def adopt(self, files: Mapping[str, bytes]) -> None:
@@ -138,11 +140,14 @@ class Experiment:
 
     def tasks(self, resume: bool = False) -> Generator[tuple[Learner, TaskRecord], None, None]:
         """Learn task after task, yielding the learner and the record after each. Nothing if the run is finished."""
-        if self.finished():
-            return
-        with self._alone():
-            if not self.finished():  # by the process that was waited for
+        with ExitStack() as held:
+            if not self.finished():
+                held.enter_context(self._alone())
+            finished = self.finished()  # perhaps by the process that was waited for
+            if not finished:
                 self._claim(resume)
+            distributed.files_from_first(self.files(backups=True))  # to those that `follow`
+            if not finished:
                 yield from self._learn()
 
     def _learn(self) -> Generator[tuple[Learner, TaskRecord], None, None]:
@@ -207,6 +212,18 @@ class Experiment:
         return learner
 
 
+def follow(seed: int, data: Path | None = None, device: str = "auto") -> None:
+    """Take part in a run that process 0 leads: the same steps, in a folder that is thrown away."""
+    files = distributed.files_from_first({})
+    with TemporaryDirectory(prefix="gescl-") as scratch:
+        write_bytes(Path(scratch, "recipe.toml"), files["recipe.toml"])
+        experiment = Experiment(load_recipe(Path(scratch, "recipe.toml")), seed, Path(scratch), data, device)
+        experiment.adopt(files)
+        if not experiment.finished():
+            for _ in experiment._learn():
+                pass
+
+
 class _EventLog(Observer):
     """Writes every epoch to `events.jsonl`."""
 
@@ -266,6 +283,7 @@ def _result(recipe: Recipe, seed: int, learner: Learner) -> Result:
         images_per_second=sum(record.train_images * record.epochs for record in trained)
         / sum(record.train_images * record.epochs / record.images_per_second for record in trained),
         threads=torch.get_num_threads(),
+        processes=distributed.processes(),
         device=str(learner.device),
         hardware=hardware(learner.device),
         finished=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -80,7 +80,9 @@ class Result(BaseModel):
     seconds_per_task: list[NonNegativeFloat] = []
     #: Training images per second of training, as in the epochs' events.
     images_per_second: NonNegativeFloat | None = None
+    #: Per process.
     threads: int | None = None
+    processes: int = 1
     device: str | None = None
     hardware: dict[str, str | int | None] = {}
     finished: str | None = None

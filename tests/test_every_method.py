@@ -100,6 +100,26 @@ def test_a_task_that_fails_at_its_very_end_leaves_everything_as_it_was(run: Run)
     assert_same(learner, run.learner)
 
 
+@pytest.mark.parametrize("forgotten", [0, 1, 2])
+def test_forgetting_a_task_changes_no_answer_of_the_others(run: Run, forgotten: int, tmp_path: Path) -> None:
+    name, *others = sorted(tasks(), key=lambda task: task.name != tasks()[forgotten].name)
+    noise = torch.randint(0, 256, (50, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    images = torch.cat([noise, *(task.train.images for task in tasks())])
+    run.learner.save(tmp_path / "model.gescl")
+    learner = Learner.load(tmp_path / "model.gescl")
+    before = {task.name: learner.predict(images, task.name).probabilities for task in others}
+    learner.forget(name.name)
+    assert learner.tasks == [task.name for task in others]
+    learner.save(tmp_path / "model.gescl")
+    for remaining in (learner, Learner.load(tmp_path / "model.gescl")):
+        for task, answers in before.items():
+            assert torch.equal(remaining.predict(images, task).probabilities, answers)
+    kept = [k for k in range(3) if k != forgotten]
+    assert learner.accuracy == [[run.learner.accuracy[row][k] for k in kept if k <= row] for row in kept]
+    learner.learn(name, earlier=others)  # there is a way back
+    assert learner.tasks == [*(task.name for task in others), name.name]
+
+
 def test_it_reports_what_it_carries_and_what_it_has_taken(run: Run) -> None:
     learner = run.learner
     carried = [*learner.strategy.state().values(), *learner.net.task_state().values()]
@@ -137,6 +157,10 @@ def test_it_works_with_batch_norm_residual_adds_and_depthwise_convolutions(name:
     images = stripes("a").train.images
     for task in ("a", "b"):
         assert torch.equal(learner.predict(images, task).probabilities, loaded.predict(images, task).probabilities)
+    for forgotten, other in (("a", "b"), ("b", "a")):
+        again = Learner.load(tmp_path / "model.gescl", network=Residual())
+        again.forget(forgotten)
+        assert torch.equal(learner.predict(images, other).probabilities, again.predict(images, other).probabilities)
 
 
 def assert_end_of_task_leaves_statistics_alone(learner: Learner, trunk: Residual, task: Task) -> None:

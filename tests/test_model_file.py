@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import os
@@ -180,7 +181,7 @@ def vandalise(draw: random.Random, table: Any) -> None:
         if draw.random() < 0.25:
             del table[key]
         else:
-            table[key] = draw.choice(NASTY)
+            table[key] = copy.deepcopy(draw.choice(NASTY))  # it may be changed in turn
         return
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +19,8 @@ from .checkpoints import Checkpoints, SavedState, Snapshot
 from .errors import DataError, DivergedError, GesclError, UnavailableError, UsageError, unknown
 from .maths.moments import pixel_moments
 from .methods import Capacity, GesclDistill, Method, Strategy, method_class, method_name
-from .model_file import LARGEST_SIDE, Header, SavedModel, read_model, write_model
+from .methods.base import TaskContext
+from .model_file import LARGEST_SIDE, Header, SavedModel, naming_backup, read_model, write_model
 from .networks.cnn import Shape, build_trunk
 from .networks.external import load_weights
 from .networks.multihead import MultiHeadNet
@@ -29,7 +29,7 @@ from .plugins import is_own
 from .randomness import seeded
 from .records import Guess, Prediction, TaskRecord
 from .runtime import find_device
-from .store import backup_of, digest
+from .store import digest
 from .streams.task import Split, Task, as_images
 from .training import Training, learn_task, validate
 from .validation import check_tensors, validated
@@ -234,6 +234,30 @@ class Learner:
                 "kind of CPU and GPU, versions and number of threads"
             )
 
+    def forget(self, task: str) -> None:
+        """Forget a task: drop its head and its history, and free the filters that no other task needs.
+
+        The answers of all other tasks stay the same, bit by bit. What the trunk has learned from the task stays where
+        others use it.
+        """
+        index = self.index(task)
+        if len(self.records) == 1:
+            raise UsageError(f"{task!r} is the only task: start a new learner instead")
+        self.net.drop_head(index)
+        self._held_out.pop(task, None)
+        self.records = [_without(record, index) for record in self.records if record.name != task]
+        newest = len(self.records) - 1
+        context = TaskContext(newest, self.tasks[newest], self.seed, self.training.batch_size, source=None)
+        self.strategy.forget_task(index, context)
+
+    def rename(self, task: str, name: str) -> None:
+        """Give a learned task another name."""
+        index = self.index(task)
+        check_name(name, self.tasks)
+        if task in self._held_out:
+            self._held_out[name] = self._held_out.pop(task)
+        self.records[index] = replace(self.records[index], name=name)
+
     def _checkpoints_in(self, path: Path, task: Task, earlier: Sequence[Task]) -> Checkpoints:
         """The checkpoints of this task, learned from these images in this way, starting from what is known now."""
         new = [task, *(other for other in earlier if other.name not in self.tasks)]
@@ -335,8 +359,8 @@ class Learner:
         Code is never run because a file names it.
         """
         path = Path(path)
-        try:
-            saved = read_model(path)
+        saved = read_model(path)
+        with naming_backup(path):
             chosen = _method_class(path, saved.header, method)
             name = saved.header.network
             own = saved.header.own_network or is_own(name)
@@ -349,21 +373,14 @@ class Learner:
             trunk = build_trunk(network, saved.header.shape) if own and isinstance(network, str) else network
             try:
                 learner = _restored(saved, None if isinstance(trunk, str) else trunk, chosen, device, observer)
-                learner.network = network if isinstance(network, str) else learner.network
-                return learner
             except UnavailableError:
                 raise
             except _NOT_AS_WRITTEN as error:
                 if network is not None:
                     raise UsageError(f"{path} does not fit the network given, or is damaged: {error}") from error
                 raise DataError(f"{path} is damaged: {error}") from error
-        except DataError as error:
-            if backup_of(path).is_file():
-                restore = shlex.join(["mv", str(backup_of(path)), str(path)])
-                raise DataError(
-                    f"{error}. The previous version is {backup_of(path)}; restore it with: {restore}"
-                ) from error
-            raise
+        learner.network = network if isinstance(network, str) else learner.network
+        return learner
 
     def _start(self, task: Task) -> None:
         if max(task.shape) > LARGEST_SIDE:
@@ -413,6 +430,28 @@ class Learner:
                 f"{where}: images are {'×'.join(map(str, shape))} (channels×height×width), "
                 f"this network was built for {'×'.join(map(str, self.net.shape))}"
             )
+
+
+def check_name(name: str, taken: Sequence[str] = ()) -> None:
+    """Refuse a name that a task cannot have, or that another has."""
+    if not name or "/" in name or "\\" in name:
+        raise UsageError(f"a task's name must be non-empty and hold no slash, got {name!r}")
+    if name in taken:
+        raise UsageError(f"there is a task {name!r} already")
+
+
+def _without(record: TaskRecord, task: int) -> TaskRecord:
+    """A record without its accuracies on a task that was learned before it."""
+
+    def others(row: tuple[float | None, ...]) -> tuple[float | None, ...]:
+        return row[:task] + row[task + 1 :]
+
+    return replace(
+        record,
+        accuracy=others(record.accuracy),
+        accuracy_before_end=others(record.accuracy_before_end),
+        val_accuracy=others(record.val_accuracy),
+    )
 
 
 def _unlearned(task: Task, index: int) -> TaskRecord:

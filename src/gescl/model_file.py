@@ -6,6 +6,7 @@ Nothing in it is code or a path, and nothing of it is run. This module knows the
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -70,6 +71,24 @@ def write_model(path: Path, model: SavedModel, *, backup: bool) -> None:
 
 def read_model(path: Path) -> SavedModel:
     """What `write_model` wrote. A file that is not exactly as this version would have written it is refused."""
+    with naming_backup(path):
+        return _read(path)
+
+
+@contextmanager
+def naming_backup(path: Path) -> Iterator[None]:
+    """Inside the block, an error of a model file also names its backup, if there is one, and how to restore it."""
+    try:
+        yield
+    except DataError as error:
+        backup = backup_of(path)
+        if not backup.is_file():
+            raise
+        restore = shlex.join(["mv", str(backup), str(path)])
+        raise DataError(f"{error}. The previous version is {backup}; restore it with: {restore}") from error
+
+
+def _read(path: Path) -> SavedModel:
     tensors, content = read_tensors(path)
     header = _header(path, content)
     parts: dict[str, dict[str, Tensor]] = {part: {} for part in PARTS}

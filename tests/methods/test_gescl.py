@@ -395,3 +395,30 @@ def test_a_filter_that_is_given_back_leaves_its_importance_behind(monkeypatch: p
     assert 0 < int(strategy.important.sum()) < len(strategy.important)
     assert (strategy.strength[~strategy.important] == 0).all()
     assert (strategy.last_importance[~strategy.important] > 0).any()
+
+
+def test_filters_that_only_a_forgotten_task_needs_are_free_again() -> None:
+    """What the newest task has taken comes back, and with fixed filters all is as it was before it, bit by bit."""
+    first, second = stripes("a"), stripes("b", 3, seed=1)
+    learner = learned(Gescl(mu_s=float("inf")), [first])
+    before = {**learner.net.state_dict(), **learner.strategy.state()}
+    before = {name: tensor.clone() for name, tensor in before.items()}
+    free = learner.capacity()
+    learner.learn(second)
+    assert learner.capacity() != free, "it has taken some"
+    learner.forget("b")
+    assert learner.capacity() == free
+    now = {**learner.net.state_dict(), **learner.strategy.state()}
+    assert now.keys() == before.keys()
+    for name in now.keys() - {"strength"}:  # the shared filters' still holds the task's share
+        assert torch.equal(now[name], before[name]), name
+
+
+def test_filters_that_a_later_task_reads_stay_when_an_earlier_one_is_forgotten() -> None:
+    learner = learned(Gescl(), [stripes("a"), stripes("b", 3, seed=1)])
+    strategy = strategy_of(learner, GesclStrategy)
+    needed = learner.net.graph.served(nn.ModuleList([learner.net.head(1)]))
+    important = strategy.important.clone()
+    learner.forget("a")
+    assert torch.equal(strategy.important, important & needed)
+    assert not strategy.strength[~strategy.important].any()

@@ -267,3 +267,11 @@ def test_gating_behind_a_pool_is_gating_before_it(network: str) -> None:
     found, wanted = (torch.autograd.grad((each * weight).sum(), gate)[0] for each in (features, expected))
     torch.testing.assert_close(found, wanted)
     assert any(isinstance(module, nn.MaxPool2d) for module, _ in net.graph.gated)
+
+
+def test_gates_of_a_forgotten_task_are_free_again() -> None:
+    learner = learned(Hat(), [stripes("a"), stripes("b", 3, seed=1), stripes("c", 2, seed=2)])
+    gates = {name: learner.net.gates[index] for index, name in enumerate(learner.tasks)}
+    learner.forget("b")
+    assert torch.equal(strategy_of(learner, HatStrategy).used, torch.maximum(gates["a"], gates["c"]))
+    assert [torch.equal(learner.net.gates[index], gates[name]) for index, name in enumerate("ac")] == [True, True]

@@ -25,7 +25,8 @@ from gescl import Learner, Task, Training
 from gescl.cli.app import main
 from gescl.methods.base import Capacity
 from gescl.model_file import alone_with
-from gescl.models.learning import Choices, learn_folder, short_of_room
+from gescl.models.learning import learn_folder, short_of_room
+from gescl.models.start import Choices
 from gescl.observers import Observer
 from gescl.records import Epoch
 from gescl.store import backup_of, read_tensors

@@ -54,6 +54,7 @@ FLAGS = {
     'address="local"': "--ray local",
     "min_accuracy": "--min-accuracy",
     "network=": "--network ",
+    "redo=": "--redo ",
     "channels=1": "--images grey",
     "channels=3": "--images colour",
 }

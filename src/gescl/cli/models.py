@@ -1,4 +1,4 @@
-"""The commands for a model of one's own: learn, predict, evaluate, inspect, export."""
+"""The commands for a model of one's own: learn, forget, rename, predict, evaluate, inspect, export."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from ..models.evaluation import evaluate_folder
 from ..models.export import cost, export_onnx, task_net
 from ..models.folders import predict_files
 from ..models.inspect import ModelSummary, inspect_model
-from ..models.learning import COLOURS, Choices, LearnReport, learn_folder, short_of_room
+from ..models.learning import LearnReport, learn_folder, short_of_room
+from ..models.mending import forget_task, rename_task
+from ..models.start import COLOURS, Choices
 from ..networks.cnn import check_network
 from ..observers import EpochLines
 from ..runs.watching import format_accuracy
@@ -70,6 +72,10 @@ def learn(
     model: Annotated[Path, typer.Argument(help="The model file; created if it does not exist.")],
     folder: Annotated[Path, typer.Argument(help="The task: folders train/CLASS/* and, optionally, test/CLASS/*.")],
     name: Annotated[str | None, typer.Option(help="The task's name.", show_default="the folder's")] = None,
+    redo: Annotated[
+        str | None,
+        typer.Option(metavar="TASK", help="Learn this task again, replacing what was learned."),
+    ] = None,
     network: Network = None,
     method: Annotated[str | None, typer.Option(help="New model: the method.", show_default="gescl-distill")] = None,
     set_: Annotated[
@@ -110,7 +116,7 @@ def learn(
         weights=weights,
     )
     learn_folder(
-        model, folder, name, choices, min_accuracy=min_accuracy, dry_run=dry_run, skip_broken=skip_broken,
+        model, folder, name, choices, redo=redo, min_accuracy=min_accuracy, dry_run=dry_run, skip_broken=skip_broken,
         device=device, observer=None if Console(stderr=True).is_terminal else EpochLines(),
         before_training=say, before_saving=_tell_report,
     )  # fmt: skip
@@ -129,7 +135,8 @@ def _tell_report(report: LearnReport) -> None:
         f"task {record.name!r}: {len(record.classes)} classes learned from {record.train_images} images; "
         f"{record.val_images} more were kept for validation"
     )
-    say(f"  accuracy on its validation images: {format_accuracy(record.val_accuracy[-1])}")
+    before = f" (before: {format_accuracy(report.replaced.val_accuracy[-1])})" if report.replaced else ""
+    say(f"  accuracy on its validation images: {format_accuracy(record.val_accuracy[-1])}{before}")
     if report.is_guessing:
         say(
             f"  NEAR CHANCE: always saying the same class is right for {report.guessing:.3f} of these images. Check "
@@ -143,6 +150,38 @@ def _tell_report(report: LearnReport) -> None:
     if report.capacity is not None:
         free, all_ = sum(report.capacity.free.values()), sum(_sizes(report.capacity).values())
         say(f"  filters free for later tasks: {free} of {all_}")
+
+
+@models_app.command()
+def forget(
+    model: Model,
+    task: Annotated[str, typer.Argument(help="The task to forget.")],
+    network: Network = None,
+) -> None:
+    """Forget a task. All other tasks answer as before, and filters that none of them needs become free."""
+    done = forget_task(model, task, _checked(network))
+    if done.tasks:
+        say(f"task {task!r} is forgotten; left: {', '.join(done.tasks)}")
+    else:
+        say(f"task {task!r} is forgotten; {model} held no other, and is gone")
+    if done.before is not None and done.after is not None:
+        freed = {layer: free - done.before.free[layer] for layer, free in done.after.free.items()}
+        listed = ", ".join(f"{layer} {count}" for layer, count in freed.items() if count)
+        all_ = sum(_sizes(done.after).values())
+        say(f"  filters that became free: {listed or 'none, other tasks need them all'}")
+        say(f"  filters free for later tasks: {sum(done.after.free.values())} of {all_}")
+    say(f"  the version with {task!r} is kept as {done.backup}; delete it if nothing of the task may remain")
+
+
+@models_app.command()
+def rename(
+    model: Model,
+    task: Annotated[str, typer.Argument(help="The task's name.")],
+    name: Annotated[str, typer.Argument(help="Its new name.")],
+) -> None:
+    """Rename a task."""
+    rename_task(model, task, name)
+    say(f"task {task!r} is now {name!r}")
 
 
 @models_app.command()

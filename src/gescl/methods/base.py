@@ -16,6 +16,7 @@ network calls the strategy's hooks in this order (`training.learn_task` is the p
       end_epoch                      before the epoch is validated
       settled                        whether the epoch may be the best one
     end_task                         best weights restored, eval mode; the training images are still available
+    forget_task                      at any later time: a task's head has been dropped
 
 A strategy never assumes that images are in memory. It asks its `TaskContext` for batches.
 
@@ -220,6 +221,12 @@ class Strategy(Generic[M]):
     def end_epoch(self, context: TaskContext) -> None: ...
 
     def end_task(self, context: TaskContext) -> None: ...
+
+    def forget_task(self, index: int, context: TaskContext) -> None:
+        """The task of that number is gone from the network: drop what is kept of it alone.
+
+        What the other tasks compute must not change. `context` is that of the newest task left, without images.
+        """
 
     def settled(self, context: TaskContext) -> bool:
         """Whether this epoch's weights may be kept as the task's best; not while the network is being reshaped."""

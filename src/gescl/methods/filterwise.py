@@ -186,6 +186,16 @@ class FilterwiseStrategy(Strategy[M]):
         graph.erase(free & ~chosen)
         graph.cut_outlets(free, self.net.head(context.index), spared=chosen)
 
+    @torch.no_grad()
+    def forget_task(self, index: int, context: TaskContext) -> None:
+        """Free the filters from which no path of non-zero weights leads to any head that is left.
+
+        Nothing has to be kept per task for that: a task's filters feed neither the filters nor the heads of earlier
+        tasks. Filters that stay keep their strength, in which the forgotten task's share decays with every task.
+        """
+        self.important = self.important & self.net.graph.served(self.net.heads)
+        self.redraw_free(context)
+
     def state(self) -> dict[str, Tensor]:
         return {"strength": self.strength, "important": self.important}
 

@@ -132,6 +132,9 @@ class HatStrategy(Strategy[Hat]):
         self.last_gate = self.net.gates[context.index] = self._settled()
         self.used = torch.maximum(self.used, self.last_gate)
 
+    def forget_task(self, index: int, context: TaskContext) -> None:
+        self.used = torch.stack(list(self.net.gates.values())).amax(0)
+
     def state(self) -> dict[str, Tensor]:
         return {"used": self.used}
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from ..errors import UsageError
 from ..networks.multihead import MultiHeadNet
 from ..streams.task import Task
-from .base import Method, Strategy
+from .base import Method, Strategy, TaskContext
 
 
 class Joint(Method):
@@ -49,3 +49,6 @@ class JointStrategy(Strategy[Joint]):
             )
         self._seen = {**seen, index: task}
         return list(self._seen.items())
+
+    def forget_task(self, index: int, context: TaskContext) -> None:
+        self._seen = {head - (head > index): task for head, task in self._seen.items() if head != index}

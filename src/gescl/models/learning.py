@@ -7,48 +7,27 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..checkpoints import remove_checkpoints
 from ..errors import DataError, UsageError
-from ..learner import Learner
-from ..methods import Joint, Method
+from ..learner import Learner, check_name
 from ..methods.base import Capacity
-from ..model_file import LARGEST_SIDE, alone_with
+from ..model_file import alone_with
 from ..observers import Observer
-from ..plugins import is_own
 from ..records import TaskRecord
 from ..streams.files.images import subfolders
 from ..streams.folder import folder_task
-from ..training import Training
-from ..validation import validated
+from .start import Choices, start, start_again
 
 PathLike = str | os.PathLike[str]
-#: What images are, by the number of their channels.
-COLOURS = {1: "grey", 3: "colour", 4: "colour with transparency"}
 #: A layer with a smaller share of free filters is short of room for a new task.
 SHORT = 0.05
-
-
-@dataclass(frozen=True)
-class Choices:
-    """What a new model is made with. An existing one keeps what it has and refuses anything else."""
-
-    network: str | nn.Module | None = None
-    method: Method | None = None
-    epochs: int | None = None
-    #: Settings of `Training` by name. They and `epochs` also apply to an existing model, for this and later tasks.
-    training: Mapping[str, Any] = field(default_factory=dict)
-    seed: int | None = None
-    image_size: int | None = None
-    channels: int | None = None
-    weights: PathLike | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +40,8 @@ class LearnReport:
     capacity: Capacity | None
     #: The accuracy on its validation images of whoever always says the same class.
     guessing: float
+    #: The task that was learned again, as it was.
+    replaced: TaskRecord | None = None
 
     @property
     def is_guessing(self) -> bool:
@@ -76,6 +57,7 @@ def learn_folder(
     name: str | None = None,
     choices: Choices | None = None,
     *,
+    redo: str | None = None,
     min_accuracy: float = 0.0,
     dry_run: bool = False,
     skip_broken: bool = False,
@@ -86,9 +68,10 @@ def learn_folder(
 ) -> LearnReport:
     """Learn the task in a folder (train/CLASS/*, optionally test/CLASS/*) into a model file, new or existing.
 
-    `before_training` is called with a warning if room is short, `before_saving` with what was learned; with `dry_run`
-    nothing is saved, nor is a task whose validation accuracy is below `min_accuracy`, which is an error. If it is
-    interrupted, the same call continues from MODEL.checkpoint.
+    With `redo`, the name of a learned task, what is learned replaces that task (`start_again` says from where).
+    `before_training` is called with what to know before it begins, `before_saving` with what was learned; with
+    `dry_run` nothing is saved, nor is a task whose validation accuracy is below `min_accuracy`, which is an error. If
+    it is interrupted, the same call continues from MODEL.checkpoint.
     """
     path, choices = Path(model), choices or Choices()
     if not 0 <= min_accuracy <= 1:
@@ -96,25 +79,31 @@ def learn_folder(
     if path.is_dir():
         raise UsageError(f"{path} is a folder; the model file comes first, then the folder of images")
     path = path.resolve() if path.is_symlink() else path  # one lock per model, whatever the name it is called by
-    name = name or Path(folder).resolve().name
-    if not name or "/" in name or "\\" in name:
-        raise UsageError(f"a task's name must be non-empty and hold no slash, got {name!r}")
+    name = name or redo or Path(folder).resolve().name
+    check_name(name)
     with alone_with(path):
-        learner = _old(path, choices, device, observer) if path.exists() else _new(choices, device, observer)
+        begun = (
+            start(path, choices, device, observer)
+            if redo is None
+            else start_again(path, redo, choices, device, observer)
+        )
+        learner = begun.learner
         if name in learner.tasks:
             raise UsageError(_learned_already(learner, name, Path(folder)))
-        size = learner.net.shape[1:] if learner.records else (choices.image_size or 64,) * 2
+        channels, height, width = begun.shape or (choices.channels or 3, *(choices.image_size or 64,) * 2)
         task = folder_task(
-            folder, name, image_size=(size[0], size[1]), channels=learner.net.shape[0] if learner.records else
-            choices.channels or 3, seed=learner.seed, test_fraction=0, skip_broken=skip_broken,
+            folder, name, image_size=(height, width), channels=channels, seed=learner.seed, test_fraction=0,
+            skip_broken=skip_broken,
         )  # fmt: skip
+        if begun.words:
+            before_training(begun.words)
         if learner.records and (words := short_of_room(learner.capacity())):
             before_training(words)
         anchors = _anchors(learner)
         checkpoint = path.with_name(f"{path.name}.checkpoint")
         record = learner.learn(task, checkpoint=None if dry_run else checkpoint)
         guessing = float(task.val.labels.bincount().max()) / len(task.val)
-        report = LearnReport(record, _moved(learner, anchors), learner.capacity(), guessing)
+        report = LearnReport(record, _moved(learner, anchors), learner.capacity(), guessing, begun.replaced)
         before_saving(report)
         if (reached := record.val_accuracy[-1] or 0.0) < min_accuracy:
             remove_checkpoints(checkpoint)
@@ -123,46 +112,8 @@ def learn_folder(
                 f"nothing was saved, {path} is {'unchanged' if path.exists() else 'not created'}"
             )
         if not dry_run:
-            learner.save(path)
+            learner.save(path, backup=begun.backup)
     return report
-
-
-def _new(choices: Choices, device: str, observer: Observer | None) -> Learner:
-    if choices.image_size is not None and not 1 <= choices.image_size <= LARGEST_SIDE:
-        raise UsageError(f"image size must lie between 1 and {LARGEST_SIDE} pixels, got {choices.image_size}")
-    if isinstance(choices.method, Joint):
-        raise UsageError("joint needs the images of all tasks at once, and old ones are gone; use another method")
-    return Learner(
-        choices.network or "paper3", choices.method, training=_training(Training(), choices), device=device,
-        seed=choices.seed or 0,
-        weights=None if choices.weights is None else Path(choices.weights), observer=observer,
-    )  # fmt: skip
-
-
-def _old(path: Path, choices: Choices, device: str, observer: Observer | None) -> Learner:
-    own = choices.network if isinstance(choices.network, nn.Module) or is_own(choices.network or "") else None
-    learner = Learner.load(path, network=own, device=device, observer=observer)
-    channels, height, width = learner.net.shape
-    fixed: tuple[tuple[str, object, object], ...] = (
-        ("network", None if own is not None else choices.network, learner.network),
-        ("method", choices.method and choices.method.name, learner.method.name),
-        ("method's settings", choices.method, learner.method),
-        ("seed", choices.seed, learner.seed),
-        ("image size", choices.image_size, height if height == width else (height, width)),
-        ("images", COLOURS.get(choices.channels or 0), COLOURS[channels]),
-        ("weights", choices.weights, None),
-    )
-    for what, asked, there in fixed:
-        if asked is not None and asked != there:
-            has = f"; it has {there}" if there is not None else ""
-            raise UsageError(f"{path} exists already, and its {what} cannot be changed{has}. Start a new file")
-    learner.training = _training(learner.training, choices)
-    return learner
-
-
-def _training(there: Training, choices: Choices) -> Training:
-    epochs = {} if choices.epochs is None else {"epochs": choices.epochs}
-    return validated(Training, {**there.model_dump(), **choices.training, **epochs}, "training.")
 
 
 def _learned_already(learner: Learner, name: str, folder: Path) -> str:
@@ -174,7 +125,8 @@ def _learned_already(learner: Learner, name: str, folder: Path) -> str:
         new = []
     what = f"the new classes ({', '.join(new)})" if new else "new images"
     return (
-        f"{words}. A task cannot be learned further; learn {what} as a task of its own, under a name such as {name}-2"
+        f"{words}. A task cannot be learned further; learn {what} as a task of its own, under a name such as {name}-2, "
+        f"or the whole task again with redo={name}"
     )
 
 

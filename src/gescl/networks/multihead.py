@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,8 @@ from ..errors import UsageError
 from .cnn import Shape
 from .filters.graph import FilterGraph
 from .filters.operations import BatchNorm
+
+T = TypeVar("T")
 
 FLOATS_PER_VECTOR = 16  # of AVX-512
 #: The attribute in which a trunk keeps the hooks that gate its filters.
@@ -96,6 +99,14 @@ class MultiHeadNet(nn.Module):
         """Remove all heads but the first `kept`. `task_state` is the state of the tasks before they were added."""
         del self.heads[kept:]
         self.load_task_state(task_state)
+
+    def drop_head(self, task: int) -> None:
+        """Remove a task's head, gates and statistics; later tasks move up by one. Another task must be left."""
+        newest = len(self.heads) - 1
+        self.select(newest - 1 if task == newest else newest)  # whose statistics the buffers hold from now on
+        del self.heads[task]
+        self.gates, self._statistics = _without(self.gates, task), _without(self._statistics, task)
+        self._selected = newest - 1
 
     def head(self, task: int) -> nn.Linear:
         """The head of a task."""
@@ -218,6 +229,10 @@ class MultiHeadNet(nn.Module):
 
     def _sample(self) -> Tensor:
         return torch.zeros(2, *self.shape, device=self.mean.device)
+
+
+def _without(by_task: dict[int, T], task: int) -> dict[int, T]:
+    return {number - (number > task): value for number, value in by_task.items() if number != task}
 
 
 def _refusal(trunk: nn.Module, shape: Shape, error: Exception) -> str:

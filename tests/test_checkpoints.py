@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gescl import Learner, Task, Training
+from gescl import DataError, Learner, Task, Training
 from gescl.checkpoints import SavedState
 from gescl.methods import METHODS, Finetune, Lwf
 from gescl.methods.distillation import HEADS_PER_STEP
@@ -220,6 +220,24 @@ def test_a_checkpoint_is_removed_when_the_model_is_saved(tmp_path: Path) -> None
     assert path.is_file()
     learner.save(tmp_path / "model.gescl")
     assert {file.name for file in tmp_path.iterdir()} == {"model.gescl"}
+
+
+def test_room_is_asked_for_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def train_with(free: int) -> int:
+        watch = Trained()
+        monkeypatch.setattr("gescl.learner.free_bytes", lambda path: free)
+        learner = Learner("small", "finetune", training=Training(epochs=2, checkpoint_seconds=0), observer=watch)
+        learner.learn(made_task("a"), checkpoint=tmp_path / f"new {free}" / "checkpoint")
+        return len(watch.files)
+
+    with pytest.raises(DataError, match=r"0\.1 MB left, too little to save the model.* Nothing was trained"):
+        train_with(100_000)
+    assert not caplog.records
+    assert train_with(500_000) == 2 and "would be needed for checkpoints" in caplog.text
+    caplog.clear()
+    assert train_with(10_000_000) == 2 and not caplog.records
 
 
 def test_training_goes_on_if_a_checkpoint_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

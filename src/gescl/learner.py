@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,10 +30,12 @@ from .plugins import is_own
 from .randomness import seeded
 from .records import Guess, Prediction, TaskRecord
 from .runtime import find_device
-from .store import digest
+from .store import digest, free_bytes
 from .streams.task import Split, Task, as_images
 from .training import Training, learn_task, validate
 from .validation import check_tensors, validated
+
+log = logging.getLogger("gescl")
 
 #: What rebuilding a learner can end in if a file does not hold what this version would have written.
 _NOT_AS_WRITTEN = (
@@ -146,6 +149,8 @@ class Learner:
             self._start(task)
         net, strategy, learned = self.net, self.strategy, len(self.records)
         checkpoints = None if checkpoint is None else self._checkpoints_in(Path(checkpoint), task, earlier)
+        if checkpoints is not None:
+            self._ask_for_room(checkpoints.path)
         held_out = dict(self._held_out)
         task_state = net.task_state()  # puts the newest task's statistics in place, to be copied with the weights
         before = Snapshot([*net.trunk.parameters(), *net.trunk.buffers(), *net.heads.parameters()])
@@ -222,6 +227,23 @@ class Learner:
             temperature=fit_temperature(self._logits(task.val.images, index), task.val.labels),
             retries=sum(epoch.retries for epoch in epochs),
         )
+
+    def _ask_for_room(self, path: Path) -> None:
+        """Refuse to train what could not be saved afterwards. That there is no room for checkpoints is only said."""
+        model = sum(tensor.nbytes for tensor in self.net.state_dict().values()) + self.state_bytes
+        # A file is whole before it replaces the previous one. A checkpoint holds the weights twice, moments, and state.
+        needed, wanted, free = 2 * model, 2 * model + 3 * 5 * model, free_bytes(path)
+        if free < needed:
+            raise DataError(
+                f"the disk of {path.parent.absolute()} has {free / 1e6:.1f} MB left, too little to save the model, for "
+                f"which {needed / 1e6:.1f} MB are needed; make room first. Nothing was trained"
+            )
+        if free < wanted:
+            log.warning(
+                "the disk of %s has %.1f MB left, and %.1f MB would be needed for checkpoints: without them, an "
+                "interruption costs the whole task",
+                *(path.parent.absolute(), free / 1e6, wanted / 1e6),
+            )
 
     def _check_equal_weights(self, task: Task) -> None:
         """Several processes do the same with the same sums: their weights are equal unless their machines differ."""

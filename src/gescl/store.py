@@ -48,6 +48,12 @@ def write_bytes(path: Path, content: bytes, backup: Path | None = None) -> None:
                 temporary.unlink()
 
 
+def free_bytes(path: Path) -> int:
+    """The room left on the disk where a file is to be written, in a folder that need not exist yet."""
+    there = next(folder for folder in path.absolute().parents if folder.exists())
+    return shutil.disk_usage(there).free
+
+
 def backup_of(path: Path) -> Path:
     """Where the previous version of a file is kept."""
     return path.with_name(f"{path.name}.bak")

@@ -60,7 +60,7 @@ def test_what_a_reader_writes_stays_with_it() -> None:
     assert make.calls == 1
 
 
-@pytest.mark.parametrize("content", [None, b"", b"not an array at all", "cut short"])
+@pytest.mark.parametrize("content", [None, b"", b"not an array at all", "cut short", "flipped"])
 def test_a_damaged_copy_is_made_again(content: bytes | str | None, cache_folder_of_the_test: Path) -> None:
     make = Maker()
     made(make)
@@ -69,7 +69,11 @@ def test_a_damaged_copy_is_made_again(content: bytes | str | None, cache_folder_
     if content is None:
         file.unlink()
     else:
-        file.write_bytes(content if isinstance(content, bytes) else file.read_bytes()[:-1])
+        whole = file.read_bytes()
+        flipped = whole[:-1] + bytes([whole[-1] ^ 4])
+        file.write_bytes(
+            content if isinstance(content, bytes) else {"cut short": whole[:-1], "flipped": flipped}[content]
+        )
     made(make)
     made(make)
     assert make.calls == 2

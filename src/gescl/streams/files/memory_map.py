@@ -5,8 +5,10 @@ Opening them takes milliseconds, and only the images that are used are read, so 
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import zlib
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +21,9 @@ from ...store import locked
 from .cache import cache_folder, short_hash
 
 Arrays = dict[str, npt.NDArray[Any]]
+CHECKSUMS = "checksums.json"
+#: Larger files are not read whole to compare their checksum: they would not fit in memory either.
+CHECKED = 2 << 30
 # Allocates an array: new("train", (50_000, 3, 32, 32), np.uint8)
 New = Callable[[str, tuple[int, ...], npt.DTypeLike], npt.NDArray[Any]]
 
@@ -80,6 +85,8 @@ def _fill(folder: Path, make: Callable[[New], None]) -> None:
     make(new)
     for array in written:
         array.flush()  # to the disk before the folder gets its final name: a power cut leaves no incomplete copy
+    checksums = {file.stem: _checksum(file) for file in sorted(folder.glob("*.npy"))}
+    (folder / CHECKSUMS).write_text(json.dumps(checksums), encoding="utf-8")
 
 
 def _reserve(file: Path) -> None:
@@ -92,10 +99,24 @@ def _reserve(file: Path) -> None:
 def _read(path: Path, names: Collection[str]) -> Arrays | None:
     """The arrays, or None if any is missing or damaged."""
     try:
+        known = json.loads((path / CHECKSUMS).read_bytes()) if (path / CHECKSUMS).exists() else {}  # not in 0.1
+        for name in known:
+            file = path / f"{name}.npy"
+            if file.stat().st_size <= CHECKED and _checksum(file) != known[name]:
+                return None
         # "c": what a caller writes stays in memory, the file is never changed
         return {name: np.load(path / f"{name}.npy", mmap_mode="c") for name in names}
-    except (OSError, EOFError, ValueError):
+    except (OSError, EOFError, ValueError, TypeError):
         return None
+
+
+def _checksum(file: Path) -> int:
+    """Detects damage; the fastest that Python has."""
+    result = 0
+    with file.open("rb") as content:
+        while chunk := content.read(1 << 20):
+            result = zlib.crc32(chunk, result)
+    return result
 
 
 def file_state(file: Path | os.DirEntry[str]) -> tuple[int, int]:

@@ -238,7 +238,7 @@ def activation_moments(net: MultiHeadNet, context: TaskContext) -> tuple[Tensor,
     net.select(context.index)
     moments = [RunningMoments() for _ in graph.taps]
     for images, _ in context.batches():
-        graph.observe(net.normalise(images), lambda tap, value: moments[tap].update(value))
+        graph.observe(net.normalise(images), lambda tap, value: moments[tap].update(value, graph.taps[tap].read))
     for moment in moments:
         moment.merge_over_processes(net.mean.device)
     mean = torch.zeros(graph.size, dtype=torch.float64, device=net.mean.device)

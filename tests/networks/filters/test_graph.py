@@ -90,7 +90,8 @@ def test_an_erased_filter_is_silent_everywhere_it_is_read(name: str) -> None:
     heard = torch.zeros(graph.size)
 
     def listen(tap: int, value: Tensor) -> None:
-        heard.index_add_(0, graph.taps[tap].filters, value.abs().transpose(0, 1).flatten(1).sum(1))
+        activation = graph.taps[tap].read(value)
+        heard.index_add_(0, graph.taps[tap].filters, activation.abs().transpose(0, 1).flatten(1).sum(1))
 
     with torch.no_grad():
         graph.observe(images, listen)
@@ -130,7 +131,7 @@ def test_a_tap_reads_relu_of_the_convolution_whatever_the_order_with_pooling() -
     trunk, graph, images = trunk_and_graph("paper3")
     seen: dict[str, Tensor] = {}
     with torch.no_grad():
-        graph.observe(images, lambda tap, value: seen.setdefault(graph.taps[tap].node, value))
+        graph.observe(images, lambda tap, value: seen.setdefault(graph.taps[tap].node, graph.taps[tap].read(value)))
         expected = torch.relu(trunk.get_submodule("conv1")(images))
     assert torch.equal(seen["conv1"], expected)
 

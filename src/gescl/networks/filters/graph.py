@@ -109,6 +109,7 @@ class Tap:
     filters: Tensor
 
     def read(self, value: Tensor) -> Tensor:
+        """The activation, from the value of the node."""
         for activation in self.activations:
             value = activation(value)
         return value
@@ -162,7 +163,7 @@ class FilterGraph:
         return {layer.name: int(part.sum()) for layer, part in zip(self.layers, self.per_layer(which), strict=True)}
 
     def observe(self, images: Tensor, read: Callable[[int, Tensor], object]) -> None:
-        """Run the trunk once and call `read(number of the tap, activation)` for every tap."""
+        """Run the trunk once and call `read(number of the tap, value)` for every tap: what `Tap.read` takes."""
         _Observer(self, read).run(images)
 
     def served(self, heads: nn.ModuleList) -> Tensor:
@@ -211,19 +212,19 @@ class FilterGraph:
 
 
 class _Observer(fx.Interpreter):
-    """Runs the traced trunk and passes on what each tap reads as soon as it is computed."""
+    """Runs the traced trunk and passes on the value of each tap as soon as it is computed."""
 
     def __init__(self, graph: FilterGraph, read: Callable[[int, Tensor], object]) -> None:
         super().__init__(graph.module)
         self.read = read
-        self.taps: dict[str, list[tuple[int, Tap]]] = {}
+        self.taps: dict[str, list[int]] = {}
         for number, tap in enumerate(graph.taps):
-            self.taps.setdefault(tap.node, []).append((number, tap))
+            self.taps.setdefault(tap.node, []).append(number)
 
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
-        for number, tap in self.taps.get(n.name, ()):
-            self.read(number, tap.read(value))
+        for number in self.taps.get(n.name, ()):
+            self.read(number, value)
         return value
 
 

@@ -14,12 +14,10 @@ from collections.abc import Callable
 import torch
 
 from gescl import Gescl
-from gescl.methods.gescl import GesclStrategy
+from gescl.methods.gescl import SHRINK_FROM, SHRINK_UNTIL, GesclStrategy
 from gescl.runtime import prepare_process
 from subjects import Loop, made_net
 from timing import arguments, write
-
-TASK_IMAGES = 4500  # a CIFAR-100 task of ten classes without its validation images
 
 
 def prepared(network: str, psi_min: float, important: float) -> tuple[Loop, GesclStrategy]:
@@ -40,14 +38,20 @@ def cpu_seconds(work: Callable[[], object], times: int) -> float:
 
 
 def measure(network: str, psi_min: float, important: float, repeats: int) -> dict[str, float]:
-    """Median seconds of one step, one prox and one zero-freeze, interleaved."""
+    """Median seconds of a step, of a prox with and without shrinking, and of a zero-freeze, interleaved."""
     loop, strategy = prepared(network, psi_min, important)
-    strategy.prox(loop.context)
-    seconds: dict[str, list[float]] = {"step": [], "prox": [], "zero_freeze": []}
-    for _ in range(repeats):
-        seconds["step"].append(cpu_seconds(loop.epoch, 1))  # an epoch is one step
-        seconds["prox"].append(cpu_seconds(lambda: strategy.prox(loop.context), 3))
-        seconds["zero_freeze"].append(cpu_seconds(strategy.zero_freeze, 20))
+    works: dict[str, tuple[Callable[[], object], int]] = {
+        "step": (loop.epoch, 1),  # an epoch is one step
+        "hold": (lambda: strategy.prox(loop.context, shrinking=False), 3),
+        "shrink": (lambda: strategy.prox(loop.context), 3),
+        "zero_freeze": (strategy.zero_freeze, 20),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    for repeat in range(repeats + 1):
+        for name, (work, times) in works.items():
+            took = cpu_seconds(work, times)
+            if repeat:
+                seconds[name].append(took)
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
@@ -55,21 +59,24 @@ def main() -> None:
     options = arguments(__doc__, "prox", repeats=7)
     prepare_process(threads=1)
     results = []
-    print("network   ψ_min  important   prox/step   zero-freeze/step   prox/epoch (batch 64)")
+    print("network   ψ_min  important   prox/step: mean   while shrinking   else   zero-freeze/step")
     for network in ("paper3", "ags6"):
         for psi_min in (0.0, 1.0):
             for important in (0.0, 0.5, 1.0):
                 seconds = measure(network, psi_min, important, options.repeats)
-                steps = TASK_IMAGES / 64
+                shrinking, holding = (seconds[kind] / seconds["step"] for kind in ("shrink", "hold"))
+                share = SHRINK_UNTIL - SHRINK_FROM
                 ratios = {
-                    "prox_per_step": seconds["prox"] / seconds["step"],
+                    "prox_per_step": share * shrinking + (1 - share) * holding,
+                    "shrinking_per_step": shrinking,
+                    "holding_per_step": holding,
                     "zero_freeze_per_step": seconds["zero_freeze"] / seconds["step"],
-                    "prox_per_epoch": seconds["prox"] / (steps * seconds["step"]),
                 }
                 results.append({"network": network, "psi_min": psi_min, "important": important, **ratios})
                 print(
-                    f"{network:8}  {psi_min:5}  {important:9}   {ratios['prox_per_step']:9.1%}   "
-                    f"{ratios['zero_freeze_per_step']:16.2%}   {ratios['prox_per_epoch']:10.3%}"
+                    f"{network:8}  {psi_min:5}  {important:9}   {ratios['prox_per_step']:15.1%}   {shrinking:15.1%}"
+                    f"   {holding:4.1%}   {ratios['zero_freeze_per_step']:16.2%}",
+                    flush=True,
                 )
     write(options.out, options.repeats, {"ratios": results})
 

@@ -137,7 +137,7 @@ def test_importance_is_the_deviation_over_images_then_the_mean_over_positions() 
             assert np.allclose(mean[part].numpy(), maps.mean(axis=0).mean(axis=(1, 2)), rtol=1e-5, atol=1e-7)
             value = F.max_pool2d(torch.relu(trunk.get_submodule(f"conv{number}")(value)), 2)
             start += maps.shape[1]
-    assert torch.equal(strategy_of(learner, GesclStrategy).strength, std.float())
+    assert torch.allclose(strategy_of(learner, GesclStrategy).strength, std.float(), rtol=1e-5), "batches do not matter"
 
 
 def test_importance_decays_by_nu_over_tasks() -> None:

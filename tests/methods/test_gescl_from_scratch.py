@@ -254,9 +254,6 @@ def test_shrinking_is_the_step_to_zero_but_for_the_largest_that_must_stay(psi: f
     draw = np.random.default_rng(0)
     values = draw.normal(size=(7, 9)) * np.array([0.1, 2.0, 0.3, 0.05, 3.0, 0.4, 0.2])[:, None]
     rows, metric = torch.from_numpy(values), torch.from_numpy(np.exp(draw.normal(size=(7, 9))))
-    strategy._shrinking = False
-    assert torch.equal(strategy.shrink(rows, plan, LR, None), rows)
-    strategy._shrinking = True
     group, exclusive = LR * 2 * psi, LR * 2 * (1 - psi) / 2 / 9
     for scales in (None, metric):
         found = strategy.shrink(rows, plan, LR, scales).numpy()
@@ -269,7 +266,7 @@ def test_shrinking_is_the_step_to_zero_but_for_the_largest_that_must_stay(psi: f
         assert not found.any(axis=1).all() and found.any(axis=1).sum() > 2
     strategy.method = Gescl(mu_p=0.0)
     assert torch.equal(strategy.shrink(rows, plan, LR, None), rows)
-    strategy.method, strategy._shrinking = Gescl(mu_p=2.0, letter=True), False  # ψ from 1 to 0, whatever `psi_min`
+    strategy.method = Gescl(mu_p=2.0, letter=True)  # ψ from 1 to 0, whatever `psi_min`
     step = LR * 2 * np.abs(values).sum(axis=1, keepdims=True) * np.sign(values)
     np.testing.assert_allclose(strategy.shrink(rows, plan, LR, None).numpy(), values - step)
 

@@ -17,6 +17,8 @@ from torch import Tensor
 # Newton rounds that reach float precision where the metric spreads over a factor of e⁸, and 1e-5 where over e¹⁵.
 _ROUNDS = {torch.float32: 4, torch.float64: 6}
 _JOINT_ROUNDS = 10
+#: What stands for a strength of 0, or a slope of 0: to be divided by, and too small to matter.
+_SMALLEST = 1e-30
 
 
 @torch.no_grad()
@@ -26,10 +28,9 @@ def stability_prox_in_metric(v: Tensor, anchor: Tensor, strength: Tensor, metric
     A filter lands on its anchor, bit by bit, if and only if ‖D (v − F̂)‖₂ ≤ c.
     """
     c = strength.to(v).view(-1, 1)
-    pull = ((v - anchor) * metric).abs_()
-    length = _length_of_solution(pull, metric, c)
-    kept = (metric * length).div_(torch.addcmul(c, metric, length))
-    return torch.where(length > 0, torch.lerp(anchor, v, kept), anchor)
+    away = v - anchor
+    length, radius = _length_of_solution(away, metric, c)
+    return torch.lerp(anchor, v, torch.div(length, radius.add_(length), out=radius))
 
 
 @torch.no_grad()
@@ -40,52 +41,56 @@ def plasticity_prox_in_metric(v: Tensor, group: float, exclusive: float, metric:
     """
     a = v.new_full((len(v), 1), group)
     if exclusive == 0:
-        return stability_prox_in_metric(v, torch.zeros_like(v), a, metric)
+        length, radius = _length_of_solution(v, metric, a)
+        return torch.div(length, radius.add_(length), out=radius).mul_(v)
     return torch.copysign(_joint((v * metric).abs_(), metric, a, 2 * exclusive), v)
 
 
-def _length_of_solution(u: Tensor, metric: Tensor, c: Tensor) -> Tensor:
-    """‖x‖₂ of the minimiser x = u s / (D s + c), s being that length: the root of ‖u / (D s + c)‖₂ = 1, or 0.
+def _length_of_solution(away: Tensor, metric: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """‖x‖₂ of the minimiser x = w s / (s + r), w = `away` and s being that length; and r = c / D.
 
-    It is the secular equation of trust-region methods. 1/‖u / (D s + c)‖ is concave and nearly linear in s, so Newton's
-    method on it goes from a lower bound to the root in a few rounds without passing it (Moré and Sorensen).
+    It is 0, or the root of ‖w / (s + r)‖₂ = 1, the secular equation of trust-region methods. 1/‖w / (s + r)‖ is concave
+    and nearly linear in s, so Newton's method on it goes from a lower bound to the root in a few rounds without passing
+    it (Moré and Sorensen).
     """
-    s = ((_length(u) - c) / metric.amax(1, keepdim=True)).clamp_min_(0)
-    for _ in range(_ROUNDS[u.dtype]):
-        denominator = torch.addcmul(c, metric, s).clamp_min_(torch.finfo(u.dtype).tiny)
-        q = u / denominator
-        squared = q.square()
-        total = squared.sum(1, keepdim=True)
-        slope = squared.mul_(metric).div_(denominator).sum(1, keepdim=True)
-        norm = total.sqrt()
-        step = (norm - 1) * total / slope.clamp_min_(torch.finfo(u.dtype).tiny)
-        s = s + torch.where(s > 0, step.clamp_min_(0), 0.0)  # a filter that is to be zero stays so
-    return s
+    scratch = away * metric
+    s = ((_length(scratch) - c) / metric.amax(1, keepdim=True)).clamp_min_(0)
+    alive = s.sign()  # a filter that is to be zero stays so
+    radius = c.clamp_min(_SMALLEST) / metric
+    q = torch.empty_like(away)
+    for _ in range(_ROUNDS[away.dtype]):
+        denominator = torch.add(radius, s, out=scratch)
+        torch.div(away, denominator, out=q)
+        norm = _length(q)
+        slope = torch.div(q, denominator, out=scratch).mul_(q).sum(1, keepdim=True)
+        step = norm.square().div_(slope.clamp_min_(_SMALLEST)).mul_(norm - 1).clamp_min_(0)
+        s = torch.addcmul(s, step, alive)
+    return s, radius
 
 
 def _joint(u: Tensor, metric: Tensor, a: Tensor, b2: float) -> Tensor:
-    """|x| of both penalties at once: x = (u − t)₊ s / (D s + a) with s = ‖x‖₂ and t = 2b ‖x‖₁.
+    """|x| of both penalties at once: x = w s / (s + r) with w = (u − t)₊ / D, s = ‖x‖₂ and t = 2b ‖x‖₁.
 
     For a given t, s is the length above; t is the root of t − 2b ‖x(t)‖₁, which grows with t. Newton's method on it
     starts at t = 0, left of the root, where no filter is shorter than at the root.
     """
-    tiny = torch.finfo(u.dtype).tiny
     alive = _length(u) > a
     t = torch.zeros_like(a)
     for _ in range(_JOINT_ROUNDS):
-        y = (u - t).clamp_min_(0)
-        s = _length_of_solution(y, metric, a)
-        denominator = torch.addcmul(a, metric, s).clamp_min_(tiny)
-        q = y / denominator
+        w = (u - t).clamp_min_(0).div_(metric)
+        s, radius = _length_of_solution(w, metric, a)
+        inverse = radius.add_(s).reciprocal_()
+        q = w * inverse
         # ds/dt from differentiating ‖q‖ = 1, and with it the slope of 2b ‖x‖₁ = 2b s Σ q.
-        first = (q / denominator).sum(1, keepdim=True)
-        second = (q.square() * metric / denominator).sum(1, keepdim=True).clamp_min_(tiny)
-        slope = 1 + b2 * ((y.sign() * s / denominator).sum(1, keepdim=True) + a * first.square() / second)
+        inverse.div_(metric)
+        first = (q * inverse).sum(1, keepdim=True)
+        second = (q.square() * inverse).mul_(metric).sum(1, keepdim=True).clamp_min_(_SMALLEST)
+        carried = (w.sign_() * inverse).sum(1, keepdim=True) * s
+        slope = 1 + b2 * (carried + a * first.square() / second)
         t = t + (b2 * s * q.sum(1, keepdim=True) - t) / slope
-    y = (u - t).clamp_min_(0)
-    s = _length_of_solution(y, metric, a)
-    x = y * s / torch.addcmul(a, metric, s).clamp_min_(tiny)
-    return x.masked_fill_(~alive, 0.0)
+    w = (u - t).clamp_min_(0).div_(metric)
+    s, radius = _length_of_solution(w, metric, a)
+    return w.mul_(s).div_(radius.add_(s)).masked_fill_(~alive, 0.0)
 
 
 def _length(rows: Tensor) -> Tensor:

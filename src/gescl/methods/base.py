@@ -133,22 +133,23 @@ class TaskContext:
         assert self.optimizer is not None
         return float(self.optimizer.param_groups[0]["lr"])
 
-    def metric(self, parameter: Tensor) -> Tensor | None:
-        """The optimiser's scale of each weight: √v + ε of Adam; None for SGD, which has one scale for all."""
+    def metric(self, parameter: Tensor, read: Callable[[Tensor], Tensor] = lambda values: values) -> Tensor | None:
+        """The optimiser's scale of each weight, or of those that `read` takes from a tensor like the parameter: √v + ε
+        of Adam; None for SGD, which has one scale for all."""
         assert self.optimizer is not None
         state, group = self.optimizer.state.get(parameter, {}), self.optimizer.param_groups[0]
         if "exp_avg_sq" not in state:
             return None
         correction = 1 - group["betas"][1] ** float(state["step"])
-        scale: Tensor = (state["exp_avg_sq"] / correction).sqrt_().add_(group["eps"])
-        return scale
+        return read(state["exp_avg_sq"]).sqrt().mul_(correction**-0.5).add_(group["eps"])
 
     def clear_moments(self, parameter: Tensor, where: Tensor) -> None:
         """Set the optimiser's moments of a parameter to zero where the mask (broadcast) is true."""
         assert self.optimizer is not None
+        keep = (~where).to(parameter.dtype)  # multiplying is four times faster than filling by a mask
         for value in self.optimizer.state[parameter].values():
             if isinstance(value, Tensor) and value.shape == parameter.shape:
-                value.masked_fill_(where, 0.0)
+                value.mul_(keep)
 
 
 @dataclass(frozen=True)

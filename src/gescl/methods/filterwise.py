@@ -69,8 +69,8 @@ class FilterwiseStrategy(Strategy[M]):
         """The free filters of a layer after the prox of the plasticity term."""
         raise NotImplementedError
 
-    def metric(self, layer: FilterLayer, context: TaskContext) -> Tensor | None:
-        """The metric that proximal steps measure distance in, one row per filter; None where it is Euclidean."""
+    def metric(self, layer: FilterLayer, which: Tensor | None, context: TaskContext) -> Tensor | None:
+        """The metric that proximal steps measure distance in, as `layer.matrix(which)`; None where it is Euclidean."""
         return None
 
     def held_strength(self, layer: FilterLayer) -> Tensor:
@@ -80,7 +80,7 @@ class FilterwiseStrategy(Strategy[M]):
     def begin_task(self, context: TaskContext) -> None:
         self._frozen = self._weights_to_freeze()
         self._plans = [self._plan(number, layer) for number, layer in enumerate(self.net.graph.layers)]
-        self._dead = torch.cat([~layer.matrix().any(dim=1) for layer in self.net.graph.layers])
+        self._dead = torch.cat([layer.dead() for layer in self.net.graph.layers])
         self._statistics = FollowingStatistics(self.net, context)
 
     def changing(self) -> dict[str, Tensor]:
@@ -89,7 +89,7 @@ class FilterwiseStrategy(Strategy[M]):
     def _plan(self, number: int, layer: FilterLayer) -> LayerPlan:
         important = self.important[layer.slice]
         held, free = important.nonzero().squeeze(1), (~important).nonzero().squeeze(1)
-        anchor = layer.matrix()[held]  # section 4: the anchor is what stands now
+        anchor = layer.matrix(held)  # section 4: the anchor is what stands now
         return LayerPlan(number, layer, held, anchor, self.held_strength(layer)[held], free)
 
     def _weights_to_freeze(self) -> list[tuple[Tensor, Tensor]]:
@@ -114,24 +114,26 @@ class FilterwiseStrategy(Strategy[M]):
         self.zero_freeze()
 
     @torch.no_grad()
-    def prox(self, context: TaskContext) -> None:
-        """The proximal step of the regulariser, α being the learning rate (section 3)."""
+    def prox(self, context: TaskContext, *, shrinking: bool = True) -> None:
+        """The proximal step of the regulariser, α being the learning rate (section 3); of its stability term alone, if
+        free filters are not to shrink now."""
         for plan in self._plans:
-            matrix, metric = plan.layer.matrix(), self.metric(plan.layer, context)
-            for rows, step in ((plan.held, self.hold), (plan.free, self.shrink)):
-                if len(rows):
-                    matrix[rows] = step(matrix[rows], plan, context.lr, None if metric is None else metric[rows])
-            plan.layer.assign(matrix)
-            self.settle_dead(plan.layer, matrix, context)
+            for filters, step in ((plan.held, self.hold), (plan.free, self.shrink))[: 2 if shrinking else 1]:
+                if len(filters):
+                    which = None if len(filters) == plan.layer.size else filters
+                    metric = self.metric(plan.layer, which, context)
+                    plan.layer.assign(step(plan.layer.matrix(which), plan, context.lr, metric), which)
+            if shrinking:
+                self.settle_dead(plan.layer, context)
 
     def prox_after_epoch(self, context: TaskContext) -> None:
         """One prox for a whole epoch moves weights far: batch-norm statistics have to follow before validation."""
         self.prox(context)
         estimate_statistics(self.net, context)
 
-    def settle_dead(self, layer: FilterLayer, matrix: Tensor, context: TaskContext) -> None:
+    def settle_dead(self, layer: FilterLayer, context: TaskContext) -> None:
         """A filter at zero has no gradient, yet the optimiser's moments would bring it back (section 3.5)."""
-        dead = ~matrix.any(dim=1)
+        dead = layer.dead()
         self._dead[layer.slice] = dead
         for rows in layer.rows:
             context.clear_moments(rows.parameter, rows.spread(dead))

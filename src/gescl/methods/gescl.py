@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 import math
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -102,8 +103,6 @@ class Gescl(Method):
 
 
 class GesclStrategy(FilterwiseStrategy[Gescl]):
-    _shrinking = False
-
     def __init__(self, method: Gescl, net: MultiHeadNet) -> None:
         super().__init__(method, net)
         self.released = torch.zeros_like(self.important)
@@ -133,9 +132,7 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
     def after_step(self, context: TaskContext) -> None:
         super().after_step(context)
         if not self.method.letter:
-            self._shrinking = SHRINK_FROM <= context.progress < SHRINK_UNTIL
-            if self._shrinking or any(len(plan.held) for plan in self._plans):  # else no filter would change
-                self.prox(context)
+            self.prox(context, shrinking=self.method.mu_p > 0 and SHRINK_FROM <= context.progress < SHRINK_UNTIL)
         elif math.isinf(self.method.mu_s):
             self._put_back()
 
@@ -148,13 +145,13 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
     def settled(self, context: TaskContext) -> bool:
         return context.progress >= self._settled_from
 
-    def metric(self, layer: FilterLayer, context: TaskContext) -> Tensor | None:
+    def metric(self, layer: FilterLayer, which: Tensor | None, context: TaskContext) -> Tensor | None:
         """√v + ε of Adam for every weight of the layer's filters (section 3.8)."""
         if self.method.letter or self.method.metric == "euclidean":
             return None
-        scales = [(rows, context.metric(rows.parameter)) for rows in layer.rows]
-        parts = [rows.matrix(scale) for rows, scale in scales if scale is not None]
-        return torch.cat(parts, dim=1).clamp_min_(SMALLEST) if len(parts) == len(scales) else None
+        parts = [context.metric(rows.parameter, partial(rows.matrix, which)) for rows in layer.rows]
+        scales = [part for part in parts if part is not None]
+        return torch.cat(scales, dim=1).clamp_min_(SMALLEST) if len(scales) == len(parts) else None
 
     def held_strength(self, layer: FilterLayer) -> Tensor:
         """Γ̂ of Eq. 4, never quite zero for an important filter."""
@@ -182,7 +179,7 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
         group, exclusive = self._coefficients(plan, rows.shape[1], lr)
         if self.method.letter:
             return linearised_plasticity(rows, group, exclusive)
-        if not (self.method.mu_p and self._shrinking):
+        if self.method.mu_p == 0:
             return rows
         shrunk = (
             plasticity_prox(rows, group, exclusive)
@@ -217,16 +214,14 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
     @torch.no_grad()
     def _put_back(self) -> None:
         for plan in self._plans:
-            matrix = plan.layer.matrix()
-            matrix[plan.held] = plan.anchor
-            plan.layer.assign(matrix)
+            plan.layer.assign(plan.anchor, plan.held)
 
     @torch.no_grad()
     def _let_go(self, context: TaskContext) -> None:
         """Set to zero as many free filters as the validation images do not miss, in the order of release.py."""
         net, graph = self.net, self.net.graph
         self._let_go_done.fill_(True)
-        alive = torch.cat([layer.matrix().any(dim=1) for layer in graph.layers])
+        alive = ~torch.cat([layer.dead() for layer in graph.layers])
         readers = readers_of(net, context.index)
         net.eval()
         with observing(readers):
@@ -259,7 +254,7 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
         after = without(fewest) if fewest else losses
         self.released[order[:fewest]] = True
         for layer in graph.layers:
-            self.settle_dead(layer, layer.matrix(), context)
+            self.settle_dead(layer, context)
         log.info(
             "task %r: %d of %d free filters let go; validation loss %.4f before, %.4f after",
             *(context.name, fewest, len(order), float(losses.mean()), float(after.mean())),

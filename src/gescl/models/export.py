@@ -147,7 +147,7 @@ class _Served(nn.Module):
 def _needed(net: MultiHeadNet, tasks: Sequence[int]) -> Tensor:
     """Filters that any of the tasks needs: not at zero or gated off, and with a path of weights to a head."""
     graph = net.graph
-    alive = torch.cat([layer.matrix().any(1) for layer in graph.layers])
+    alive = ~torch.cat([layer.dead() for layer in graph.layers])
     result = torch.zeros_like(alive)
     for task in tasks:
         heard = net.gates[task] != 0 if task in net.gates else torch.ones_like(alive)

@@ -33,21 +33,32 @@ class Rows:
     parameter: Tensor
     index: Tensor | None
 
-    def matrix(self, values: Tensor | None = None) -> Tensor:
-        """One row per filter: of the parameter, or of values that have its shape."""
-        values = self.parameter.detach() if values is None else values
-        flat = values.flatten(1) if values.ndim > 1 else values.unsqueeze(1)
+    def matrix(self, which: Tensor | None = None, values: Tensor | None = None) -> Tensor:
+        """One row per filter, or per filter in `which`: of the parameter, or of values that have its shape. A row is in
+        the order of the parameter's memory."""
+        ordered = self._ordered(self.parameter.detach() if values is None else values)
+        flat = ordered.flatten(1) if ordered.ndim > 1 else ordered.unsqueeze(1)
         if self.index is None:
-            return flat
-        return torch.cat([flat, flat.new_zeros(1, flat.shape[1])])[self.index].flatten(1)
+            return flat if which is None else flat[which]
+        index = self.index if which is None else self.index[which]
+        return torch.cat([flat, flat.new_zeros(1, flat.shape[1])])[index].flatten(1)
 
-    def assign(self, matrix: Tensor) -> None:
-        if self.index is None:
-            self.parameter.data.copy_(matrix.view_as(self.parameter))
-            return
-        there = self.index >= 0
-        values = matrix.view(*self.index.shape, -1)[there]
-        self.parameter.data[self.index[there]] = values.view(-1, *self.parameter.shape[1:])
+    def assign(self, matrix: Tensor, which: Tensor | None = None) -> None:
+        ordered = self._ordered(self.parameter.data)
+        if self.index is not None:
+            index = self.index if which is None else self.index[which]
+            matrix, which = matrix.view(*index.shape, -1)[index >= 0], index[index >= 0]
+        values = matrix.view(-1, *ordered.shape[1:])
+        if which is None:
+            ordered.copy_(values)
+        else:
+            ordered[which] = values
+
+    def _ordered(self, values: Tensor) -> Tensor:
+        """Values of the parameter's shape with the dimensions in the order of its memory: a row is then a view of it
+        rather than a copy."""
+        last = self.parameter.ndim == 4 and self.parameter.is_contiguous(memory_format=torch.channels_last)
+        return values.permute(0, 2, 3, 1) if last else values
 
     def spread(self, per_filter: Tensor) -> Tensor:
         """One number per filter of the layer, shaped to broadcast against the parameter."""
@@ -71,15 +82,20 @@ class FilterLayer:
     def size(self) -> int:
         return int(self.slice.stop - self.slice.start)
 
-    def matrix(self) -> Tensor:
-        """All weights that belong to the layer's filters, one row per filter: F_ij of Eq. 4 and 6."""
-        return torch.cat([rows.matrix() for rows in self.rows], dim=1)
+    def matrix(self, which: Tensor | None = None) -> Tensor:
+        """All weights that belong to the layer's filters, or to those in `which`, one row per filter: F_ij of Eq. 4
+        and 6."""
+        return torch.cat([rows.matrix(which) for rows in self.rows], dim=1)
 
-    def assign(self, matrix: Tensor) -> None:
-        """Write back what `matrix()` returned."""
+    def assign(self, matrix: Tensor, which: Tensor | None = None) -> None:
+        """Write back what `matrix(which)` returned."""
         widths = [r.parameter[0].numel() * (1 if r.index is None else r.index.shape[1]) for r in self.rows]
         for rows, block in zip(self.rows, torch.split(matrix, widths, dim=1), strict=True):
-            rows.assign(block)
+            rows.assign(block, which)
+
+    def dead(self) -> Tensor:
+        """Which filters have no weight other than zero."""
+        return self.matrix().abs_().amax(1) == 0  # three times faster than any(1)
 
 
 @dataclass(frozen=True, eq=False)

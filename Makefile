@@ -1,5 +1,6 @@
 # make demo    watch it work            make test    what CI runs
 # make setup   only install             make check   format, lint, types, layers
+# make docs    the documentation as a site, in site/; any warning is an error
 # make bench   measure what docs/performance.md says; about a quarter of an hour
 # make audit   known weaknesses of the pinned dependencies; needs a network
 # make mutants which mistakes in methods and mathematics the tests would miss; an hour or two, resumable
@@ -14,7 +15,7 @@ CLUSTER := tests/sweeps/test_ray_cluster.py
 BROWSER := tests/browser
 CHROMIUM := $(shell for name in chromium chromium-browser google-chrome; do command -v $$name && break; done)
 
-.PHONY: setup demo bench test test-ray test-browser mutants audit check format clean
+.PHONY: setup demo docs bench test test-ray test-browser mutants audit check format clean
 
 setup: $(STAMP)
 
@@ -35,6 +36,11 @@ $(STAMP)-%: $(STAMP)
 demo: setup
 	@$(BIN)/gescl demo
 
+# The theme's authors announce their next program on every build; that is no warning about our pages.
+docs: $(STAMP)-docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "written to site/index.html"
+
 bench: setup
 	@for name in loop tricks threads overhead checkpoints importance prox growth peers; do \
 		echo "$$name"; $(BIN)/python bench/$$name.py || exit 1; done
@@ -47,7 +53,7 @@ check: setup
 	@found=$$($(BIN)/lint-imports --cache-dir .cache/import-linter) || { echo "$$found"; exit 1; }
 
 # The tests that anyone can run come last, so that the last lines printed name what was skipped, and why.
-test: check test-ray $(if $(CHROMIUM),test-browser)
+test: check docs test-ray $(if $(CHROMIUM),test-browser)
 	@$(BIN)/pytest -rs --ignore $(CLUSTER) $(if $(CHROMIUM),--ignore $(BROWSER)) \
 		--numprocesses auto --cov --cov-report term:skip-covered --cov-fail-under 90
 
@@ -74,4 +80,4 @@ audit: $(STAMP)-audit
 		"make audit: a package named above has a known weakness, or the advisory service cannot be reached from here" >&2; exit 1; }
 
 clean:
-	rm -rf $(VENV) .cache demo mutants
+	rm -rf $(VENV) .cache demo dist mutants site

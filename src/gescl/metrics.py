@@ -14,7 +14,7 @@ Matrix = Sequence[Sequence[float | None]]
 
 def average_accuracy(matrix: Matrix) -> float | None:
     """Mean accuracy over all tasks after the last one (Eq. 21)."""
-    return _mean(matrix[-1]) if matrix else None
+    return _mean(matrix[-1]) if matrix else None  # Eq. 21
 
 
 def average_accuracies(matrix: Matrix) -> list[float | None]:

@@ -17,13 +17,14 @@ _NARROW = (torch.float16, torch.bfloat16, torch.float32)
 class RunningMoments:
     """Population mean and standard deviation over dim 0, batch by batch, as if all samples were given at once.
 
-    >>> moments = RunningMoments()
-    >>> moments.update(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
-    >>> moments.update(torch.tensor([[5.0, 5.0]]))
-    >>> moments.mean
-    tensor([3., 5.], dtype=torch.float64)
-    >>> moments.std
-    tensor([1.6330, 0.0000], dtype=torch.float64)
+    Examples:
+        >>> moments = RunningMoments()
+        >>> moments.update(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
+        >>> moments.update(torch.tensor([[5.0, 5.0]]))
+        >>> moments.mean
+        tensor([3., 5.], dtype=torch.float64)
+        >>> moments.std
+        tensor([1.6330, 0.0000], dtype=torch.float64)
 
     A batch has any shape N×…, on any device; `mean` and `std` have the remaining shape, in float64. The deviation of
     values that never vary is exactly 0. Sums within a batch are taken in float32 if the batch is no wider, and merged

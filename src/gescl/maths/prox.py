@@ -21,30 +21,32 @@ _ROUNDS = {torch.float32: 9, torch.float64: 11}
 def stability_prox(v: Tensor, anchor: Tensor, strength: float | Tensor) -> Tensor:
     """Pull every filter towards its anchor, onto it when it is within reach (3.1, Eq. 16 with β cut at 1).
 
-    >>> stability_prox(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2), strength=1.0)
-    tensor([[2.4000, 3.2000]])
-    >>> stability_prox(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2), strength=6.0)
-    tensor([[0., 0.]])
+    Examples:
+        >>> stability_prox(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2), strength=1.0)
+        tensor([[2.4000, 3.2000]])
+        >>> stability_prox(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2), strength=6.0)
+        tensor([[0., 0.]])
 
     Minimises ½‖x−v‖² + c‖x−F̂‖₂ with c = `strength` = αμ_SΓ̂, a number or one per filter, `inf` allowed. c = 0
     returns v and c ≥ ‖v−F̂‖₂ returns the anchor, both bit by bit.
     """
     c = _column("strength", strength, v, largest=math.inf)
     distance = _length(v - anchor)
-    pulled = torch.lerp(v, anchor, (c / distance).clamp_max_(1.0))
+    pulled = torch.lerp(v, anchor, (c / distance).clamp_max_(1.0))  # Eq. 16
     # `where`, because anchor + 0·(v − anchor) turns −0 into +0, and v = anchor makes β = 0/0.
     return torch.where(distance <= c, anchor, pulled)
 
 
 @torch.no_grad()
 def plasticity_prox(v: Tensor, group: float | Tensor, exclusive: float | Tensor) -> Tensor:
-    """Shrink every filter by the group and the exclusive penalty at once, exactly (3.2).
+    """Shrink every filter by the group and the exclusive penalty at once, exactly (3.2, in place of Eq. 17).
 
-    >>> plasticity_prox(torch.tensor([[3.0, 4.0], [0.3, 0.4]]), group=1.0, exclusive=0.0)
-    tensor([[2.4000, 3.2000],
-            [0.0000, 0.0000]])
-    >>> plasticity_prox(torch.tensor([[3.0, 1.0]]), group=0.0, exclusive=0.5)
-    tensor([[1.5000, 0.0000]])
+    Examples:
+        >>> plasticity_prox(torch.tensor([[3.0, 4.0], [0.3, 0.4]]), group=1.0, exclusive=0.0)
+        tensor([[2.4000, 3.2000],
+                [0.0000, 0.0000]])
+        >>> plasticity_prox(torch.tensor([[3.0, 1.0]]), group=0.0, exclusive=0.5)
+        tensor([[1.5000, 0.0000]])
 
     Minimises ½‖x−v‖² + a‖x‖₂ + b‖x‖₁² with a = `group` = αμ_Pψ and b = `exclusive` = αμ_P(1−ψ)/2, finite numbers ≥ 0
     or one per filter. A filter becomes zero if and only if ‖v‖₂ ≤ a. Numbers are faster than tensors: a number 0 takes
@@ -121,8 +123,9 @@ def _threshold(u: Tensor, a: Tensor, b2: Tensor, floor: Tensor, y: Tensor, group
 def linearised_stability(v: Tensor, anchor: Tensor, strength: float | Tensor) -> Tensor:
     """Eq. 16 to the letter: (1−β) v + β F̂ with β = αμ_SΓ̂/‖v−F̂‖₂ and no cut (3.3). For the ablation only.
 
-    >>> linearised_stability(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2), strength=6.0)
-    tensor([[-0.6000, -0.8000]])
+    Examples:
+        >>> linearised_stability(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2), strength=6.0)
+        tensor([[-0.6000, -0.8000]])
 
     It takes a step of length c = `strength` whatever the distance, so it overshoots the anchor when β exceeds 1, and
     goes to and fro around it for ever after. A filter on its anchor stays there. An infinite strength gives values that
@@ -131,15 +134,16 @@ def linearised_stability(v: Tensor, anchor: Tensor, strength: float | Tensor) ->
     away = v - anchor
     distance = _length(away)
     beta = _column("strength", strength, v, largest=math.inf) / distance
-    return v - away.mul_(beta.masked_fill_(distance == 0, 0.0))
+    return v - away.mul_(beta.masked_fill_(distance == 0, 0.0))  # Eq. 16
 
 
 @torch.no_grad()
 def linearised_plasticity(v: Tensor, group: float | Tensor, exclusive: float | Tensor) -> Tensor:
     """Eq. 17 to the letter: (1−ξ) v with ξ = αμ_P(ψ/‖v‖₂ + (1−ψ)‖v‖₁/|v|) and no cut (3.3). For the ablation only.
 
-    >>> linearised_plasticity(torch.tensor([[3.0, 4.0]]), group=1.0, exclusive=0.25)
-    tensor([[-1.1000, -0.3000]])
+    Examples:
+        >>> linearised_plasticity(torch.tensor([[3.0, 4.0]]), group=1.0, exclusive=0.25)
+        tensor([[-1.1000, -0.3000]])
 
     A subgradient step: x = v − a v/‖v‖₂ − 2b‖v‖₁ sign(v), with a = `group` and b = `exclusive` as in `plasticity_prox`.
     It overshoots zero where ξ exceeds 1, reaches no exact zero but by accident, and diverges once
@@ -150,7 +154,7 @@ def linearised_plasticity(v: Tensor, group: float | Tensor, exclusive: float | T
     group_part = _column("group", group, v) / norm
     shrunk = v * (1 - group_part.masked_fill_(norm == 0, 0.0))
     exclusive_part = 2 * _column("exclusive", exclusive, v) * v.abs().sum(1, keepdim=True)
-    return shrunk.sub_(v.sign().mul_(exclusive_part))
+    return shrunk.sub_(v.sign().mul_(exclusive_part))  # Eq. 17
 
 
 def _length(rows: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ class Ewc(Method):
 class EwcStrategy(QuadraticStrategy[Ewc]):
     @property
     def pull(self) -> float:
-        return self.method.lam  # λ/2 Σ F (θ − θ*)²
+        return self.method.lam  # λ/2 Σ F (θ − θ*)², Eq. 3
 
     def end_task(self, context: TaskContext) -> None:
         fisher = self._of_batches(context) if self.method.fisher == "batch" else self._of_images(context)

@@ -115,8 +115,8 @@ class FilterwiseStrategy(Strategy[M]):
 
     @torch.no_grad()
     def prox(self, context: TaskContext, *, shrinking: bool = True) -> None:
-        """The proximal step of the regulariser, α being the learning rate (section 3); of its stability term alone, if
-        free filters are not to shrink now."""
+        """The proximal step of the regulariser of Eq. 7, α being the learning rate (section 3); of its stability term
+        alone, if free filters are not to shrink now."""
         for plan in self._plans:
             for filters, step in ((plan.held, self.hold), (plan.free, self.shrink))[: 2 if shrinking else 1]:
                 if len(filters):
@@ -161,7 +161,7 @@ class FilterwiseStrategy(Strategy[M]):
         """
         already_full = self._full_layers()
         self.last_importance = importance
-        self.strength = decay * self.strength + importance
+        self.strength = decay * self.strength + importance  # Eq. 20
         taken = ~self.important & active
         if taken.any():
             taken &= self.net.graph.served(self.net.heads)
@@ -247,5 +247,5 @@ def activation_moments(net: MultiHeadNet, context: TaskContext) -> tuple[Tensor,
     std = torch.zeros_like(mean)
     for tap, moment in zip(graph.taps, moments, strict=True):
         for result, seen in ((mean, moment.mean.abs()), (std, moment.std)):
-            result.scatter_reduce_(0, tap.filters, seen.reshape(len(seen), -1).mean(1), "amax")
+            result.scatter_reduce_(0, tap.filters, seen.reshape(len(seen), -1).mean(1), "amax")  # Eq. 18–19
     return mean, std

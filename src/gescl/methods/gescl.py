@@ -167,7 +167,7 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
             return rows
         if math.isinf(self.method.mu_s):
             return plan.anchor
-        strength = lr * self.method.mu_s * plan.strength
+        strength = lr * self.method.mu_s * plan.strength  # Eq. 4
         if self.method.letter:
             return linearised_stability(rows, plan.anchor, strength)
         if metric is None:
@@ -196,7 +196,7 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
         """The coefficients of ‖F‖₂ and ‖F‖₁² in the prox of a layer; `weights` is the number of weights per filter."""
         psi = self.method.psi(plan.number, len(self.net.graph.layers))
         scale = 1 if self.method.letter else weights  # section 3.4
-        return lr * self.method.mu_p * psi, lr * self.method.mu_p * (1 - psi) / 2 / scale
+        return lr * self.method.mu_p * psi, lr * self.method.mu_p * (1 - psi) / 2 / scale  # Eq. 6
 
     def _check_step(self, lr: float) -> None:
         """Eq. 17 to the letter diverges where αμ_P(1−ψ)d > 2 (section 3.3): refuse it before the first step."""

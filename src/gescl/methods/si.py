@@ -58,5 +58,5 @@ class SiStrategy(QuadraticStrategy[Si]):
     @torch.no_grad()
     def end_task(self, context: TaskContext) -> None:
         for name, p in self.weights.items():
-            moved = p - self._anchor[name]
-            self.importance[name] = self.importance[name] + self.path[name].relu() / (moved.square() + self.method.xi)
+            squared = (p - self._anchor[name]).square()
+            self.importance[name] = self.importance[name] + self.path[name].relu() / (squared + self.method.xi)  # Eq. 5

@@ -102,7 +102,7 @@ def chosen_settings(peer: Server, tried: list[dict[str, Any]]) -> dict[str, Requ
 def task_file(task: Task, path: Path) -> None:
     """The task for the peer, with the moments that our network normalises pixels by."""
     assert task.test is not None
-    mean, std = pixel_moments(task.train.images)
+    mean, std = pixel_moments([task.train.images])
     splits = {"train": task.train, "val": task.val, "test": task.test}
     content = {name: (split.images, split.labels) for name, split in splits.items()}
     torch.save({**content, "mean": mean, "std": std}, path)

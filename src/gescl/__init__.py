@@ -13,7 +13,7 @@ from .methods import AgsCl, Ewc, Finetune, Frozen, Gescl, GesclDistill, Hat, Joi
 from .records import Guess, Prediction, TaskRecord
 from .runs.experiment import Experiment
 from .runs.recipe import Recipe, load_recipe
-from .streams import Task, TaskStream, folder_stream, load_stream
+from .streams import Task, TaskStream, folder_stream, load_stream, permuted, rotated, split
 from .training import Training
 
 __all__ = [
@@ -44,4 +44,7 @@ __all__ = [
     "folder_stream",
     "load_recipe",
     "load_stream",
+    "permuted",
+    "rotated",
+    "split",
 ]

@@ -6,17 +6,21 @@ is read back from the device.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from .distributed import own_turns, part_of, processes
+from .errors import UsageError
 from .streams.task import Split
 
 #: Images by head: most methods show a network one task at a time, `joint` several.
 ByHead = list[tuple[int, Split]]
+
+#: From a batch of training images, uint8 N×C×H×W on the device, to another of the same shape.
+Augment = Callable[[Tensor], Tensor]
 
 #: Splits up to this many bytes are laid out on the device as the network wants them. Larger ones stay where they are,
 #: perhaps in a memory-mapped file, and go to the device batch by batch.
@@ -24,9 +28,10 @@ RESIDENT = 2 << 30
 
 
 def resident(splits: ByHead, device: torch.device, layout: torch.memory_format) -> ByHead:
-    """The splits on the device, except those that are too large for that."""
+    """The splits on the device, except those that are too large for that, or read when needed."""
     return [
-        (head, split if split.images.nbytes > RESIDENT else to_device(split, device, layout)) for head, split in splits
+        (head, to_device(split, device, layout) if split.in_memory and split.images.nbytes <= RESIDENT else split)
+        for head, split in splits
     ]
 
 
@@ -43,13 +48,13 @@ def in_batches(
 
     Several processes take turns, batch by batch: whoever adds something up over the batches adds it up over them, too.
     """
-    places: Sequence[slice | Tensor] = (
+    places: Sequence[Tensor | slice] = (
         [slice(start, start + size) for start in range(0, len(split), size)]
         if draw is None
         else torch.split(torch.randperm(len(split), generator=draw), size)
     )
-    for place in own_turns(places):
-        batch = to_device(split[place], device)
+    for part in split.read(own_turns(places)):
+        batch = to_device(part, device)
         yield batch.images, batch.labels
 
 
@@ -58,12 +63,23 @@ class Batches:
 
     batches = Batches(splits, 64, device, flip=True, shift=4)
     for index, pieces, size in batches.shuffled(generator(seed, task, epoch, "order of images")): …
+
+    `augment` is applied last, to the images of one head at a time.
     """
 
-    def __init__(self, splits: ByHead, size: int, device: torch.device, *, flip: bool, shift: int) -> None:
+    def __init__(
+        self,
+        splits: ByHead,
+        size: int,
+        device: torch.device,
+        *,
+        flip: bool,
+        shift: int,
+        augment: Augment | None = None,
+    ) -> None:
         self.images = sum(len(split) for _, split in splits)
         self._splits, self._size, self._device = splits, size, device
-        self._flip, self._shift = flip, shift
+        self._flip, self._shift, self._augment = flip, shift, augment
 
     def __len__(self) -> int:
         """Batches per epoch."""
@@ -75,9 +91,19 @@ class Batches:
 
         Every process has all heads of a batch, perhaps without an image, and at least one image.
         """
-        for index in self._cut(torch.randperm(self.images, generator=draw)):
-            own = part_of(len(index))
-            yield index[own], [(head, part) for head, part in self._at(index, own, draw)], len(index)
+        cuts = self._cut(torch.randperm(self.images, generator=draw))
+        readers = [
+            (head, places, split.read([inside[part] for inside, part in places if len(inside)], draw))
+            for head, split, places in self._places(cuts)
+        ]
+        for number, index in enumerate(cuts):
+            pieces = []
+            for head, places, reader in readers:
+                inside, part = places[number]
+                if len(inside):
+                    images = to_device(next(reader), self._device)
+                    pieces.append((head, self._augmented(images, len(inside), part, draw)))
+            yield index[part_of(len(index))], pieces, len(index)
 
     def _cut(self, order: Tensor) -> list[Tensor]:
         batches = list(torch.split(order, self._size))
@@ -85,19 +111,20 @@ class Batches:
             batches[-2:] = [torch.cat(batches[-2:])]
         return batches
 
-    def _at(self, index: Tensor, own: slice, draw: torch.Generator) -> Iterator[tuple[int, Split]]:
-        """The process's own images at `index`, which counts through all splits, by head."""
+    def _places(self, cuts: Sequence[Tensor]) -> Iterator[tuple[int, Split, list[tuple[Tensor, slice]]]]:
+        """Each split, and of each batch the places of its images in it and the process's own part of them."""
         start = 0
         for head, split in self._splits:
-            inside, part = index - start, own
-            if len(self._splits) > 1:
-                here = (inside >= 0) & (inside < len(split))
-                inside = inside[here]
-                if processes() > 1:
-                    part = slice(int(here[: own.start].sum()), int(here[: own.stop].sum()))
-            if len(inside):
-                chosen = split[inside[part].to(split.images.device, non_blocking=True)]
-                yield head, self._augmented(to_device(chosen, self._device), len(inside), part, draw)
+            places = []
+            for index in cuts:  # counts through all splits
+                inside, part = index - start, part_of(len(index))
+                if len(self._splits) > 1:
+                    here = (inside >= 0) & (inside < len(split))
+                    inside = inside[here]
+                    if processes() > 1:
+                        part = slice(int(here[: part.start].sum()), int(here[: part.stop].sum()))
+                places.append((inside, part))
+            yield head, split, places
             start += len(split)
 
     def _augmented(self, split: Split, count: int, part: slice, draw: torch.Generator) -> Split:
@@ -110,7 +137,21 @@ class Batches:
         if self._flip:
             mirrored = torch.rand(count, generator=draw)[part].to(self._device, non_blocking=True) < 0.5
             images = torch.where(mirrored.view(-1, 1, 1, 1), images.flip(3), images)
+        if self._augment is not None and len(images):
+            images = _checked(self._augment(images), images)
         return Split(images, split.labels)
+
+
+def _checked(augmented: Tensor, images: Tensor) -> Tensor:
+    if not isinstance(augmented, Tensor):
+        raise UsageError(f"augment must return images, it returned a {type(augmented).__name__}")
+    if augmented.shape != images.shape or augmented.dtype != images.dtype:
+        shapes = ("×".join(map(str, tensor.shape)) + f" {tensor.dtype}" for tensor in (images, augmented))
+        raise UsageError(
+            f"augment was given images {next(shapes)} and returned {next(shapes)}; it must keep shape and type. "
+            "From floats in 0…1: (images * 255).round().to(torch.uint8)"
+        )
+    return augmented
 
 
 def shifted(images: Tensor, down: Tensor, right: Tensor, most: int) -> Tensor:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from . import distributed, metrics
+from .batches import Augment
 from .calibration import fit_temperature, surest
 from .checkpoints import Checkpoints, SavedState, Snapshot
 from .errors import DataError, DivergedError, GesclError, UnavailableError, UsageError, unknown
@@ -31,7 +32,8 @@ from .randomness import seeded
 from .records import Guess, Prediction, TaskRecord
 from .runtime import find_device
 from .store import digest, free_bytes
-from .streams.task import Split, Task, as_images
+from .streams.arrays import as_images
+from .streams.task import Split, Task
 from .training import Training, learn_task, validate
 from .validation import check_tensors, validated
 
@@ -60,7 +62,8 @@ class Learner:
 
     `network` is the name of a shipped one, of one of timm's ("timm:resnet18"), or a trunk of your own: an `nn.Module`
     from images to flat features. `weights` is a safetensors file to start from instead of random weights. `training`
-    is a `Training` or a mapping of its settings. `observer` follows along; a progress bar unless given.
+    is a `Training` or a mapping of its settings. `observer` follows along; a progress bar unless given. `augment`
+    changes training images, a batch at a time (uint8, N×C×H×W, on the device); it is not saved: set it after loading.
     While it lives, a learner keeps the validation and test images of its tasks to fill the accuracy matrix; they are
     not saved with it, and training images are never kept (except by `joint`).
     """
@@ -75,6 +78,7 @@ class Learner:
         seed: int = 0,
         weights: str | Path | None = None,
         observer: Observer | None = None,
+        augment: Augment | None = None,
     ) -> None:
         if isinstance(method, str):
             method = method_class(method)()
@@ -87,6 +91,7 @@ class Learner:
         self.seed = seed
         self.weights = weights
         self.observer = observer or ProgressBar()
+        self.augment = augment
         self.records: list[TaskRecord] = []
         self._net: MultiHeadNet | None = None
         self._strategy: Strategy[Any] | None = None
@@ -202,8 +207,8 @@ class Learner:
 
         epochs = []
         for epoch in learn_task(
-            net, strategy, task, self.training, seed=self.seed, earlier=earlier, before_end=test_before_end,
-            resume=resume, on_state=keep,
+            net, strategy, task, self.training, seed=self.seed, earlier=earlier, augment=self.augment,
+            before_end=test_before_end, resume=resume, on_state=keep,
         ):  # fmt: skip
             epochs.append(epoch)
             self.observer.end_epoch(epoch)
@@ -224,7 +229,7 @@ class Learner:
             free_filters=capacity.free if capacity else None,
             important_filters=capacity.important if capacity else None,
             val_images=len(task.val),
-            temperature=fit_temperature(self._logits(task.val.images, index), task.val.labels),
+            temperature=fit_temperature(self._logits(task.val, index), task.val.labels),
             retries=sum(epoch.retries for epoch in epochs),
         )
 
@@ -288,6 +293,7 @@ class Learner:
             "network": self.network if isinstance(self.network, str) else qualified_name(self.network),
             "method": {"name": method_name(self.method), **self.method.model_dump()},
             "training": self.training.model_dump(exclude={"checkpoint_seconds"}),
+            "augment": getattr(self.augment, "__qualname__", type(self.augment).__qualname__),
             "seed": self.seed,
             "tasks": [*self.tasks, *((known.name, known.classes) for known in new)],
         }
@@ -295,7 +301,7 @@ class Learner:
         tensors = {f"{part}.{name}": tensor.cpu() for part, state in start.items() for name, tensor in state.items()}
         for known in new:
             for kind, split in (("train", known.train), ("val", known.val)):
-                tensors |= {f"{known.name}.{kind}.images": split.images, f"{known.name}.{kind}.labels": split.labels}
+                tensors |= {f"{known.name}.{kind}.{part}": tensor for part, tensor in split.identity().items()}
         fingerprint = digest(json.dumps(how), tensors)
         return Checkpoints(path, fingerprint, self.training.checkpoint_seconds, self.observer.checkpoint)
 
@@ -328,12 +334,12 @@ class Learner:
 
     def _probabilities(self, images: Tensor, index: int) -> Tensor:
         temperature = self.records[index].temperature
-        return (self._logits(images, index) / temperature).softmax(1)
+        return (self._logits(Split(images, torch.zeros(len(images))), index) / temperature).softmax(1)
 
     @torch.inference_mode()
-    def _logits(self, images: Tensor, index: int) -> Tensor:
+    def _logits(self, split: Split, index: int) -> Tensor:
         self.net.eval()
-        return torch.cat([self.net(part.to(self.device), index).cpu() for part in torch.split(images, 1024)])
+        return torch.cat([self.net(part.images.to(self.device), index).cpu() for part in split.in_parts(1024)])
 
     def evaluate(self, task: Task, split: Literal["train", "val", "test"] = "test") -> float | None:
         """Accuracy on a learned task's images; None if there are none."""
@@ -341,7 +347,7 @@ class Learner:
         index = self.index(task.name)
         if images is None:
             return None
-        self._check_shape(images.images.shape[1:], f"task {task.name!r}")
+        self._check_shape(images.shape, f"task {task.name!r}")
         return validate(self.net, [(index, images)])[1]
 
     def save(self, path: str | Path, *, backup: bool = True) -> None:
@@ -414,7 +420,7 @@ class Learner:
             trunk = build_trunk(self.network, task.shape) if isinstance(self.network, str) else self.network
         if self.weights is not None:
             load_weights(trunk, Path(self.weights))
-        self._attach(trunk, task.shape, *pixel_moments(task.train.images))
+        self._attach(trunk, task.shape, *pixel_moments(part.images for part in task.train.in_parts(4096)))
 
     def _attach(self, trunk: nn.Module, shape: Shape, mean: Tensor, std: Tensor) -> None:
         """Take this trunk, for images of this shape and these pixel moments: what learning or loading begins with."""
@@ -444,7 +450,7 @@ class Learner:
             if not self.method.sees_earlier:
                 self.index(known.name)
         if self._net is not None:
-            self._check_shape(task.train.images.shape[1:], f"task {task.name!r}")
+            self._check_shape(task.shape, f"task {task.name!r}")
 
     def _check_shape(self, shape: Sequence[int], where: str) -> None:
         if tuple(shape) != self.net.shape:

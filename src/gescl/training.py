@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import lr_scheduler
 
 from . import distributed
-from .batches import Batches, ByHead, in_batches, resident
+from .batches import Augment, Batches, ByHead, in_batches, resident
 from .checkpoints import SavedState, Snapshot, TaskState
 from .divergence import first_bad_layer, warn_of_explosion
 from .errors import DivergedError, UsageError
@@ -103,6 +103,7 @@ def learn_task(
     *,
     seed: int,
     earlier: Sequence[Task] = (),
+    augment: Augment | None = None,
     before_end: Callable[[], None] = lambda: None,
     resume: SavedState | None = None,
     on_state: Callable[[SavedState], None] = lambda state: None,
@@ -132,8 +133,8 @@ def learn_task(
     scheduler = _scheduler(training, optimizer)
     best = Snapshot([*net.trunk.parameters(), *net.trunk.buffers(), *stepped,
                      *strategy.own_parameters(), *strategy.tracked()])  # fmt: skip
-    embed, train, val = _with_fixed_features(net, fixed, training, train, val)
-    batches = Batches(train, training.batch_size, device, flip=training.flip, shift=training.shift)
+    embed, train, val = _with_fixed_features(net, fixed, training, train, val, augment)
+    batches = Batches(train, training.batch_size, device, flip=training.flip, shift=training.shift, augment=augment)
     context.steps = training.epochs * len(batches)
 
     def steps(epoch: int) -> Iterator[Tensor]:
@@ -277,12 +278,18 @@ def _scheduler(training: Training, optimizer: torch.optim.Optimizer) -> lr_sched
 
 
 def _with_fixed_features(
-    net: MultiHeadNet, fixed: Sequence[Tensor], training: Training, train: ByHead, val: ByHead
+    net: MultiHeadNet,
+    fixed: Sequence[Tensor],
+    training: Training,
+    train: ByHead,
+    val: ByHead,
+    augment: Augment | None,
 ) -> tuple[Embed, ByHead, ByHead]:
     """How to embed images, and the images. Where the trunk begins with fixed layers and their features of all images
     are the same in every epoch and may be kept, these features stand for the images."""
     budget = training.feature_cache_mb * 2**20
-    if not fixed or not budget or training.flip or training.shift or training.precision != "float32":
+    differ = training.flip or training.shift or augment or any(not split.in_memory for _, split in [*train, *val])
+    if not fixed or not budget or differ or training.precision != "float32":
         return net.embed, train, val
     prefix = FixedPrefix.find(net, fixed)
     images = sum(len(split) for _, split in [*train, *val])

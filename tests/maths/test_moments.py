@@ -131,9 +131,9 @@ def test_moments_of_nothing_are_refused() -> None:
 
 def test_moments_of_pixels_are_those_of_each_channel_over_images_and_positions() -> None:
     draw = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (4100, 3, 2, 5), generator=draw, dtype=torch.uint8)  # more than are taken at once
+    images = torch.randint(0, 256, (4100, 3, 2, 5), generator=draw, dtype=torch.uint8)
     images[:, 1] = 7
-    mean, std = pixel_moments(images)
+    mean, std = pixel_moments(torch.split(images, 1000))
     pixels = images.numpy().astype(np.float64)
     np.testing.assert_allclose(mean.numpy(), pixels.mean(axis=(0, 2, 3)), rtol=1e-6)
     spread = pixels.std(axis=(0, 2, 3))

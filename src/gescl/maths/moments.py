@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -97,15 +97,14 @@ class RunningMoments:
             raise ValueError("no sample seen yet; call update with at least one")
 
 
-def pixel_moments(images: Tensor) -> tuple[Tensor, Tensor]:
+def pixel_moments(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of each channel of uint8 images N×C×H×W; a deviation of 0 is returned as 1."""
-    total = torch.zeros(images.shape[1], dtype=torch.float64)
-    squares = torch.zeros_like(total)
-    for part in torch.split(images, 4096):
-        pixels = part.double()
-        total += pixels.sum((0, 2, 3))
-        squares += pixels.square().sum((0, 2, 3))
-    count = images.numel() / images.shape[1]
+    total, squares, count = torch.zeros(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64), 0
+    for images in batches:
+        pixels = images.double()
+        total = total + pixels.sum((0, 2, 3))
+        squares = squares + pixels.square().sum((0, 2, 3))
+        count += images[:, 0].numel()
     mean = total / count
     std = (squares / count - mean.square()).clamp_min(0).sqrt()
     return mean.float(), torch.where(std > 0, std, torch.ones_like(std)).float()

@@ -325,6 +325,7 @@ def _samples(learner: Learner, stream: TaskStream) -> tuple[dict[str, torch.Tens
 
 def _confusion(learner: Learner, task: str, split: Split, classes: int) -> torch.Tensor:
     """How many images of each class (row) are taken for which class (column)."""
-    predicted = learner.predict(split.images, task).probabilities.argmax(1)
+    parts = [learner.predict(part.images, task).probabilities for part in split.in_parts(1024)]
+    predicted = torch.cat(parts).argmax(1)
     pairs = split.labels.cpu() * classes + predicted
     return torch.bincount(pairs, minlength=classes**2).reshape(classes, classes)

@@ -25,6 +25,7 @@ from .mnist import MnistOptions, mnist_stream
 from .scripts import ScriptsOptions, scripts_stream
 from .svhn import SvhnOptions, svhn_stream
 from .task import Options, Split, StreamOptions, Task, TaskStream
+from .variants import permuted, rotated, split
 
 
 @dataclass(frozen=True)
@@ -90,4 +91,7 @@ __all__ = [
     "folder_stream",
     "folder_task",
     "load_stream",
+    "permuted",
+    "rotated",
+    "split",
 ]

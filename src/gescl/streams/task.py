@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, ClassVar, TypedDict, TypeVar, Unpack, overload
 
-import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
@@ -15,22 +14,72 @@ from torch import Tensor
 from ..errors import DataError, UsageError, unknown
 from ..randomness import generator
 from ..validation import validated
+from .arrays import as_images, as_labels
 
-CHANNELS = (1, 3, 4)
 
-
-@dataclass(frozen=True, eq=False)
 class Split:
-    """Images (uint8, N×C×H×W) and their labels (int64, N), which count from 0 within the task."""
+    """Images (uint8, N×C×H×W) and their labels (int64, N), which count from 0 within the task.
 
-    images: Tensor
-    labels: Tensor
+    These are in memory, or in a memory-mapped file. Those of a `LazySplit` are read whenever they are needed.
+    """
+
+    #: Whether images can be taken from where they are at no cost.
+    in_memory: ClassVar[bool] = True
+
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        self._images, self.labels = images, labels
+
+    @property
+    def images(self) -> Tensor:
+        return self._images
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of one image."""
+        channels, height, width = self.images.shape[1:]
+        return channels, height, width
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, index: Tensor | slice) -> Split:
+        """These images, in memory."""
         return Split(self.images[index], self.labels[index])
+
+    def read(self, places: Iterable[Tensor | slice], draw: torch.Generator | None = None) -> Iterator[Split]:
+        """The images at each of the places, one after the other. `draw` is for datasets that draw at random."""
+        device = self.labels.device
+        return (self[place if isinstance(place, slice) else place.to(device, non_blocking=True)] for place in places)
+
+    def in_parts(self, size: int) -> Iterator[Split]:
+        """All images in the order they are stored, so many at once."""
+        return self.read([slice(start, start + size) for start in range(0, len(self), size)])
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Split:
+        """The same with changed images; `change` is given images N×C×H×W and keeps their shape."""
+        return Split(change(self.images), self.labels)
+
+    def identity(self) -> dict[str, Tensor]:
+        """What a checkpoint knows these images by."""
+        return {"images": self.images, "labels": self.labels}
+
+
+class DatasetKeywords(TypedDict, total=False):
+    """What `Task.from_dataset` and `split` take as keywords, besides what they are given in order."""
+
+    #: Names of the labels 0, 1, …; without them the dataset's own.
+    classes: Sequence[str] | None
+    #: The column of a Hugging Face dataset that holds the labels, if it has several of classes.
+    label: str | None
+    #: Height and width to which images are resized, or one number for both; as they are if not given.
+    image_size: int | tuple[int, int] | None
+    #: 1 grey, 3 colour, 4 colour and transparency, of images that Pillow has opened.
+    channels: int
+    #: Fraction of each class's training images held out for validation, drawn with `seed`.
+    val_fraction: float
+    seed: int
+    #: Processes that read images, at most one per core; 0 reads them in this one.
+    workers: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +100,7 @@ class Task:
     @property
     def shape(self) -> tuple[int, int, int]:
         """Channels, height and width of one image."""
-        channels, height, width = self.train.images.shape[1:]
-        return channels, height, width
+        return self.train.shape
 
     @staticmethod
     def from_arrays(
@@ -75,28 +123,28 @@ class Task:
         The validation split is a stratified fraction of the training images, `val_fraction`, drawn with `seed`.
         The task holds copies: changing the arrays afterwards does not change it.
         """
-        classes = _checked_classes(name, classes)
-        whole = _split(f"task {name!r}, training", images, labels, len(classes))
-        counts = torch.bincount(whole.labels, minlength=len(classes))
-        for label, count in enumerate(counts.tolist()):
-            if count < 2:
-                raise DataError(
-                    f"task {name!r}: class {classes[label]!r} needs at least 2 training images, one to train on and "
-                    f"one to validate on; it has {count}"
-                )
+        names = checked_classes(name, classes)
+        whole = _split(f"task {name!r}, training", images, labels, len(names))
         test = None
         if test_images is not None or test_labels is not None:
             if test_images is None or test_labels is None:
                 raise UsageError(f"task {name!r}: give both test_images and test_labels, or neither")
-            test = _split(f"task {name!r}, test", test_images, test_labels, len(classes))
-            if test.images.shape[1:] != whole.images.shape[1:]:
-                raise DataError(
-                    f"task {name!r}: test images are {_size(test.images)}, training images {_size(whole.images)}; "
-                    "they must have the same size"
-                )
+            test = _split(f"task {name!r}, test", test_images, test_labels, len(names))
             test = Split(test.images.clone(), test.labels.clone())  # the training images are copied by indexing below
-        held_out, kept = stratified_split(whole.labels, val_fraction, seed, name)
-        return Task(name, classes, train=whole[kept], val=whole[held_out], test=test)
+        held_out, kept = training_and_validation(name, names, whole, test, val_fraction, seed)
+        return Task(name, names, train=whole[kept], val=whole[held_out], test=test)
+
+    @staticmethod
+    def from_dataset(name: str, train: Any, test: Any = None, **options: Unpack[DatasetKeywords]) -> Task:
+        """A task from a `torch.utils.data.Dataset` or a Hugging Face dataset, whose images are read when needed.
+
+            Task.from_dataset("gears", ImageFolder("gears/train", transform), ImageFolder("gears/test", transform))
+
+        A dataset has a length and gives (image, label) for a number. See docs/data.md for images, labels, `options`.
+        """
+        from .lazy import dataset_task  # which imports this module
+
+        return dataset_task(name, train, test, **options)
 
 
 @dataclass(frozen=True)
@@ -190,65 +238,32 @@ def stratified_split(
     return held_out.nonzero().squeeze(1), (~held_out).nonzero().squeeze(1)
 
 
-def as_images(images: Any, where: str) -> Tensor:
-    """An array of images as uint8, N×C×H×W; what is not one is refused with a reason."""
-    tensor = _tensor(images, f"{where}: images")
-    if tensor.ndim == 3:
-        tensor = tensor.unsqueeze(1)
-    if tensor.ndim != 4 or tensor.numel() == 0:
-        raise DataError(f"{where}: images must be a non-empty N×C×H×W or N×H×W×C array, got shape {_dims(tensor)}")
-    if tensor.shape[1] not in CHANNELS:
-        if tensor.shape[3] not in CHANNELS:
-            raise DataError(f"{where}: images must have 1, 3 or 4 channels, first or last, got shape {_dims(tensor)}")
-        tensor = tensor.permute(0, 3, 1, 2)
-    if tensor.is_floating_point():
-        if not torch.isfinite(tensor).all():
-            bad = int((~torch.isfinite(tensor)).flatten(1).any(1).nonzero()[0])
-            raise DataError(f"{where}: image {bad} holds NaN or Inf")
-        low, high = float(tensor.min()), float(tensor.max())
-        if low < 0 or high > 1:
+def training_and_validation(
+    name: str, classes: Sequence[str], whole: Split, test: Split | None, fraction: float, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Indices of validation and training images among `whole`; what is too little or does not fit is refused."""
+    for label, count in enumerate(torch.bincount(whole.labels, minlength=len(classes)).tolist()):
+        if count < 2:
             raise DataError(
-                f"{where}: float images must lie in 0…1, these lie in {low:.4g}…{high:.4g}; "
-                "rescale them, or pass uint8 (0…255)"
+                f"task {name!r}: class {classes[label]!r} needs at least 2 training images, one to train on and "
+                f"one to validate on; it has {count}"
             )
-        tensor = (tensor * 255).round()
-    elif tensor.dtype != torch.uint8:
-        raise DataError(f"{where}: images must be uint8 (0…255) or float (0…1), got {tensor.dtype}")
-    return tensor.to(torch.uint8).contiguous()
+    if test is not None and test.shape != whole.shape:
+        sizes = ("×".join(map(str, split.shape)) for split in (test, whole))
+        raise DataError(f"task {name!r}: test images are {next(sizes)}, training images {next(sizes)}; "
+                        "they must have the same size")  # fmt: skip
+    return stratified_split(whole.labels, fraction, seed, name)
 
 
 def _split(where: str, images: Any, labels: Any, classes: int) -> Split:
-    tensor = as_images(images, where)
-    numbers = _tensor(labels, f"{where}: labels")
-    if numbers.is_floating_point() or numbers.is_complex() or numbers.ndim != 1:
-        raise DataError(
-            f"{where}: labels must be one whole number per image, got {numbers.dtype} of shape {_dims(numbers)}"
-        )
+    tensor, numbers = as_images(images, where), as_labels(labels, where, classes)
     if len(numbers) != len(tensor):
         raise DataError(f"{where}: {len(tensor)} images but {len(numbers)} labels")
-    numbers = numbers.to(torch.int64)
-    wrong = ((numbers < 0) | (numbers >= classes)).nonzero()
-    if len(wrong):
-        first = int(wrong[0])
-        raise DataError(
-            f"{where}: label {int(numbers[first])} of image {first} is out of range; "
-            f"with {classes} classes labels run from 0 to {classes - 1}"
-        )
     return Split(tensor, numbers)
 
 
-def _tensor(array: Any, what: str) -> Tensor:
-    if isinstance(array, Tensor):
-        return array.detach().cpu()
-    try:
-        array = np.asarray(array)
-        # torch refuses other byte orders and negative strides, and warns about read-only arrays (memory-mapped files)
-        return torch.as_tensor(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{what} cannot be read as one array of numbers: {error}") from None
-
-
-def _checked_classes(name: str, classes: Sequence[str]) -> tuple[str, ...]:
+def checked_classes(name: str, classes: Sequence[str]) -> tuple[str, ...]:
+    """The names of a task's classes; a task's name or classes that cannot be used are refused."""
     if not name or "/" in name or "\\" in name:
         raise UsageError(f"a task's name must be non-empty and hold no slash, got {name!r}")
     names = tuple(map(str, classes))
@@ -258,11 +273,3 @@ def _checked_classes(name: str, classes: Sequence[str]) -> tuple[str, ...]:
         repeated = next(c for c in names if names.count(c) > 1)
         raise DataError(f"task {name!r}: class {repeated!r} is listed twice")
     return names
-
-
-def _dims(tensor: Tensor) -> str:
-    return "×".join(map(str, tensor.shape)) or "()"
-
-
-def _size(images: Tensor) -> str:
-    return _dims(images[0])

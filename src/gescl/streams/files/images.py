@@ -74,8 +74,15 @@ def _decoded(file: Path, channels: int, height: int, width: int) -> npt.NDArray[
         # A JPEG is decoded at no higher resolution than needed: several times faster for photographs.
         image.draft(None, (2 * max(height, width),) * 2)
         turned = ImageOps.exif_transpose(image)
-    small = _converted(turned, MODES[channels]).resize((width, height), Image.Resampling.BICUBIC)
-    return np.asarray(small).reshape(height, width, -1).transpose(2, 0, 1)
+    return pixels_of(turned, channels, (height, width))
+
+
+def pixels_of(image: Image.Image, channels: int, size: tuple[int, int] | None) -> npt.NDArray[np.uint8]:
+    """An opened image as C×H×W, resized to `size` (height and width) if that is given."""
+    plain = _converted(image, MODES[channels])
+    if size is not None:
+        plain = plain.resize((size[1], size[0]), Image.Resampling.BICUBIC)
+    return np.asarray(plain).reshape(plain.height, plain.width, -1).transpose(2, 0, 1)
 
 
 @cache

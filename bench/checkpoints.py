@@ -19,7 +19,7 @@ from unittest import mock
 from gescl import Learner, Task, Training, load_stream
 from gescl.checkpoints import Checkpoints
 from gescl.observers import Observer
-from gescl.runtime import prepare_process
+from gescl.runtime import speed_up_process
 from subjects import made_split
 from timing import Work, arguments, medians, ratio, turns, write
 
@@ -30,7 +30,7 @@ DEFAULT = Training().checkpoint_seconds
 
 def learning(network: str, images: int, epochs: int, seconds: float | None) -> Work:
     """Learn a task from its beginning; without checkpoints if `seconds` is None."""
-    prepare_process(1)
+    speed_up_process(1)
     task = _task(images)
     training = Training(epochs=epochs, patience=epochs, checkpoint_seconds=DEFAULT if seconds is None else seconds)
     folder = tempfile.TemporaryDirectory(prefix="gescl-bench-", dir=Path.cwd())

@@ -22,7 +22,7 @@ import torch
 from gescl import Gescl, Training
 from gescl.networks.cnn import build_trunk
 from gescl.networks.multihead import MultiHeadNet
-from gescl.runtime import prepare_process
+from gescl.runtime import speed_up_process
 from gescl.training import learn_task
 from subjects import CLASSES, SHAPE, made_task
 from timing import arguments, ratio, write
@@ -75,7 +75,7 @@ def slope(values: list[float]) -> float:
 
 def main() -> None:
     options = arguments(__doc__, "growth", repeats=7)
-    prepare_process(threads=1)
+    speed_up_process(threads=1)
     logging.disable()  # that a made-up network is full is no news
     old, young = Student(), Student()
     stream = [old.learn() for _ in range(TASKS)]

@@ -22,7 +22,7 @@ from gescl.methods.base import TaskContext
 from gescl.methods.filterwise import activation_moments
 from gescl.networks.cnn import build_trunk
 from gescl.networks.multihead import MultiHeadNet
-from gescl.runtime import prepare_process
+from gescl.runtime import speed_up_process
 from gescl.streams.task import Split
 from timing import arguments, write
 
@@ -83,7 +83,7 @@ def measure(network: str, shape: tuple[int, int, int], images: int, repeats: int
 
 def main() -> None:
     options = arguments(__doc__, "importance", repeats=5)
-    prepare_process(threads=1)
+    speed_up_process(threads=1)
     results = []
     print("network   in forward passes: Γ   EWC   MAS     EWC, MAS: faster than image by image")
     for network, shape in (("paper3", (3, 32, 32)), ("ags6", (3, 32, 32)), ("small", (1, 28, 28))):

@@ -21,7 +21,7 @@ from gescl.methods import METHODS, Strategy, TaskContext
 from gescl.methods.filterwise import FilterwiseStrategy
 from gescl.networks.feature_cache import FixedPrefix
 from gescl.networks.multihead import MultiHeadNet
-from gescl.runtime import prepare_process
+from gescl.runtime import speed_up_process
 from gescl.training import learn_task
 from subjects import CLASSES, Loop, made_net, made_split, made_task
 from timing import arguments, ratio, write
@@ -81,7 +81,7 @@ def _features_seconds(net: MultiHeadNet) -> float:
 
 def main() -> None:
     options = arguments(__doc__, "overhead", repeats=25)
-    prepare_process(threads=1)
+    speed_up_process(threads=1)
     logging.disable()  # that a made-up network is full is no news
     subjects = {name: Subject(method, full="full" in name) for name, method in SUBJECTS.items()}
     steps: dict[str, list[float]] = {name: [] for name in subjects}

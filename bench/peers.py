@@ -21,7 +21,7 @@ import torch
 
 from gescl import Learner, Task, Training
 from gescl.observers import Observer
-from gescl.runtime import prepare_process
+from gescl.runtime import speed_up_process
 from gescl.streams.task import Split
 from subjects import CLASSES, made_split
 from timing import arguments, ratio, write
@@ -76,7 +76,7 @@ def ours(name: str, tasks: Tasks) -> None:
 
 def serve_ours(stream: str) -> None:
     """Our side: a method's name per line in, the CPU seconds of a whole run of it per line out."""
-    prepare_process(threads=1)
+    speed_up_process(threads=1)
     tasks: Tasks = torch.load(stream)
     for line in sys.stdin:
         started = time.process_time()

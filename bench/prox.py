@@ -15,7 +15,7 @@ import torch
 
 from gescl import Gescl
 from gescl.methods.gescl import SHRINK_FROM, SHRINK_UNTIL, GesclStrategy
-from gescl.runtime import prepare_process
+from gescl.runtime import speed_up_process
 from subjects import Loop, made_net
 from timing import arguments, write
 
@@ -57,7 +57,7 @@ def measure(network: str, psi_min: float, important: float, repeats: int) -> dic
 
 def main() -> None:
     options = arguments(__doc__, "prox", repeats=7)
-    prepare_process(threads=1)
+    speed_up_process(threads=1)
     results = []
     print("network   ψ_min  important   prox/step: mean   while shrinking   else   zero-freeze/step")
     for network in ("paper3", "ags6"):

@@ -22,7 +22,7 @@ import torch
 from gescl import Gescl, Learner, Task, Training
 from gescl.maths.moments import pixel_moments
 from gescl.observers import Observer
-from gescl.runtime import prepare_process
+from gescl.runtime import speed_up_process
 from gescl.streams import load_stream
 from gescl.streams.task import Split, stratified_split
 from peers import Server, installed
@@ -117,7 +117,7 @@ def main() -> None:
     python = installed(Path(".cache/peers/torch-pruning"), PEER)
     if isinstance(python, str):
         raise SystemExit(f"{PEER} could not be installed: {python}")
-    prepare_process(threads=1)
+    speed_up_process(threads=1)
     task = cifar_task(options.data)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "task.pt"

@@ -11,7 +11,7 @@ from gescl import Task, Training
 from gescl.methods import Finetune, Strategy, TaskContext
 from gescl.networks.cnn import build_trunk
 from gescl.networks.multihead import MultiHeadNet
-from gescl.runtime import prepare_process
+from gescl.runtime import speed_up_process
 from gescl.streams.task import Split
 from gescl.training import learn_task
 
@@ -81,7 +81,7 @@ def our_loop(
     change: Callable[[MultiHeadNet], None] = lambda net: None,
 ) -> Loop:
     """Our loop on a first task, in a process prepared as the command line prepares it; `change` the network first."""
-    prepare_process(threads)
+    speed_up_process(threads)
     net = made_net(network)
     change(net)
     return Loop(net, Finetune().strategy(net), images, batch, flip=augmented, shift=4 if augmented else 0)

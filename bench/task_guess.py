@@ -11,7 +11,7 @@ from typing import Any
 
 from gescl import Learner, Task, load_recipe, load_stream
 from gescl.observers import Observer
-from gescl.runtime import hardware, prepare_process
+from gescl.runtime import hardware, speed_up_process
 from gescl.store import write_json
 
 OUT = Path(__file__).parents[1] / "results" / "task-guess.json"
@@ -19,7 +19,7 @@ TASKS = 6
 
 
 def main() -> None:
-    prepare_process(1)
+    speed_up_process(1)
     recipe = load_recipe("scripts", method="gescl")
     learner = Learner(recipe.network, recipe.method, training=recipe.training, observer=Observer())
     tasks: list[Task] = []

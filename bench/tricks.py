@@ -111,7 +111,7 @@ def two_seeds_at_once(network: str) -> Work:
                 parameter.grad = found[name]
             optimizer.step()
 
-    runtime.prepare_process(threads=1)
+    runtime.speed_up_process(threads=1)
     return epoch
 
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from gescl import DataError, Finetune, Frozen, Joint, Learner, Task, TaskRecord, Training, UsageError
 from gescl.errors import UnavailableError
+from gescl.methods import TaskContext
 from gescl.observers import Observer, Observers
 from gescl.records import Epoch
 
@@ -49,6 +50,47 @@ def assert_same_weights(one: Learner, other: Learner) -> None:
     assert weights(one).keys() == weights(other).keys()
     for name, tensor in weights(one).items():
         assert torch.equal(tensor, weights(other)[name]), name
+
+
+@pytest.mark.parametrize("method", ["gescl", "ags-cl"])
+def test_old_tasks_may_be_tested_seldom_or_at_the_end_only(method: str) -> None:
+    tasks = [stripes("a"), stripes("b", 3, seed=1), stripes("c", 2, seed=2)]
+    matrices = {}
+    for every in (1, 2, 0):
+        one = Learner("small", method, training=FAST.model_copy(update={"test_every": every}))
+        for task in tasks:
+            one.learn(task)
+        measured = [[known is not None for known in row] for row in one.accuracy]
+        assert measured == [[True], [every != 0, True], [every == 1, every == 1, True]]
+        assert one.test() is one.records[-1] and None not in one.records[-1].val_accuracy
+        matrices[every] = [record.accuracy_before_end for record in one.records], one.accuracy
+    (before, always), (_, at_the_end) = matrices[1], matrices[0]
+    assert at_the_end[2] == always[2] and at_the_end[1][1] == always[1][1]
+    assert matrices[0][0][2] == before[2]
+
+
+@pytest.mark.parametrize("method", ["gescl", "ags-cl", "ewc", "hat"])
+def test_ending_a_task_changes_only_answers_that_are_tested_before_it(method: str) -> None:
+    one = Learner("small", method, training=FAST)
+    old = stripes("a")
+    one.learn(old)
+    answers = []
+    end_task = one.strategy.end_task
+
+    def watched(context: TaskContext) -> None:
+        for act in (lambda context: None, end_task):
+            act(context)
+            answers.append([one.predict(old.train.images, "a").probabilities, one.net(old.train.images, 1).detach()])
+
+    one.strategy.end_task = watched  # type: ignore[method-assign]
+    one.learn(stripes("b", 3, seed=1))
+    changed = [number for number, pair in enumerate(zip(*answers, strict=True)) if not torch.equal(*pair)]
+    assert set(changed) <= set(one.strategy.rewritten(2))
+
+
+def test_nothing_can_be_tested_before_something_is_learned() -> None:
+    with pytest.raises(UsageError, match="nothing has been learned"):
+        learner().test()
 
 
 def test_learning_beats_chance_and_fills_the_matrix() -> None:

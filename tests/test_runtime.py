@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from gescl.runtime import prepare_process, stop_between_steps, whole_step
+from gescl.runtime import speed_up_process, stop_between_steps, whole_step
 
 
 def test_threads_follow_a_fixed_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert prepare_process(1) == 1 == torch.get_num_threads()
-    assert 1 <= prepare_process() <= 4
+    assert speed_up_process(1) == 1 == torch.get_num_threads()
+    assert 1 <= speed_up_process() <= 4
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert prepare_process() == 3 and prepare_process(1) == 1
+    assert speed_up_process() == 3 and speed_up_process(1) == 1
 
 
 def test_importing_gescl_changes_no_setting_of_the_process() -> None:
@@ -29,7 +29,7 @@ def test_importing_gescl_changes_no_setting_of_the_process() -> None:
 
 def test_tiny_numbers_become_zero_in_every_thread() -> None:
     code = (
-        "import torch; from gescl.runtime import prepare_process; prepare_process(2); "
+        "import torch; from gescl.runtime import speed_up_process; speed_up_process(2); "
         "assert not (torch.full((4_000_000,), 1e-30) * 1e-10).any()"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

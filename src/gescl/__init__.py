@@ -13,6 +13,7 @@ from .methods import AgsCl, Ewc, Finetune, Frozen, Gescl, GesclDistill, Hat, Joi
 from .records import Guess, Prediction, TaskRecord
 from .runs.experiment import Experiment
 from .runs.recipe import Recipe, load_recipe
+from .runtime import speed_up_process
 from .streams import Task, TaskStream, folder_stream, load_stream, permuted, rotated, split
 from .training import Training
 
@@ -46,5 +47,6 @@ __all__ = [
     "load_stream",
     "permuted",
     "rotated",
+    "speed_up_process",
     "split",
 ]

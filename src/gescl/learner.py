@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -188,14 +188,15 @@ class Learner:
         net, strategy, index = self.net, self.strategy, len(self.records) - 1
         for known in (*earlier, task):
             self._held_out[known.name] = {"val": known.val, "test": known.test}
-        names = self.tasks
-        before_end: tuple[float | None, ...] | None = None
+        every = self.training.test_every
+        due = range(index + 1) if every and (index + 1) % every == 0 else range(index, index + 1)
+        before_end: tuple[float | None, ...] = ()
         testing = 0.0
 
         def test_before_end() -> None:
             nonlocal before_end, testing
             started = time.perf_counter()
-            before_end = self._row(names, "test") if strategy.rewrites else None
+            before_end = self._row("test", [number for number in strategy.rewritten(index + 1) if number in due])
             testing = time.perf_counter() - started
 
         resume = None if checkpoints is None else checkpoints.read()
@@ -214,7 +215,7 @@ class Learner:
             self.observer.end_epoch(epoch)
         seconds = time.perf_counter() - started - testing
         self._check_equal_weights(task)
-        accuracy = self._row(names, "test")
+        accuracy = self._row("test", due)
         capacity = strategy.capacity()
         return TaskRecord(
             name=task.name,
@@ -224,8 +225,8 @@ class Learner:
             seconds=seconds,
             images_per_second=sum(epoch.images for epoch in epochs) / sum(epoch.seconds for epoch in epochs),
             accuracy=accuracy,
-            accuracy_before_end=before_end or accuracy,
-            val_accuracy=self._row(names, "val"),
+            accuracy_before_end=_filled(before_end, accuracy),
+            val_accuracy=self._row("val", due),
             free_filters=capacity.free if capacity else None,
             important_filters=capacity.important if capacity else None,
             val_images=len(task.val),
@@ -292,7 +293,7 @@ class Learner:
             "gescl": version("gescl"),
             "network": self.network if isinstance(self.network, str) else qualified_name(self.network),
             "method": {"name": method_name(self.method), **self.method.model_dump()},
-            "training": self.training.model_dump(exclude={"checkpoint_seconds"}),
+            "training": self.training.model_dump(exclude={"checkpoint_seconds", "test_every"}),
             "augment": getattr(self.augment, "__qualname__", type(self.augment).__qualname__),
             "seed": self.seed,
             "tasks": [*self.tasks, *((known.name, known.classes) for known in new)],
@@ -427,11 +428,26 @@ class Learner:
         net = MultiHeadNet(trunk.to(self.device), shape, mean.to(self.device), std.to(self.device))
         self._net, self._strategy = net, self.method.strategy(net)
 
-    def _row(self, names: Sequence[str], kind: str) -> tuple[float | None, ...]:
-        """Accuracy on each task's held-out images; None where there are none (any more)."""
-        splits = [self._held_out.get(name, {}).get(kind) for name in names]
+    def test(self) -> TaskRecord:
+        """Test all tasks whose images are here; the newest record is then complete, whatever `training.test_every`."""
+        if not self.records:
+            raise UsageError("nothing has been learned yet")
+        every, record = range(len(self.records)), self.records[-1]
+        accuracy = self._row("test", every)
+        self.records[-1] = replace(
+            record,
+            accuracy=accuracy,
+            accuracy_before_end=_filled(record.accuracy_before_end, accuracy),
+            val_accuracy=self._row("val", every),
+        )
+        return self.records[-1]
+
+    def _row(self, kind: Literal["val", "test"], due: Collection[int]) -> tuple[float | None, ...]:
+        """Accuracy on the held-out images of each task that is due; None where there are none (any more)."""
+        splits = [self._held_out.get(name, {}).get(kind) for name in self.tasks]
         return tuple(
-            validate(self.net, [(index, split)])[1] if split is not None else None for index, split in enumerate(splits)
+            validate(self.net, [(index, split)])[1] if split is not None and index in due else None
+            for index, split in enumerate(splits)
         )
 
     def index(self, task: str) -> int:
@@ -486,6 +502,11 @@ def _unlearned(task: Task, index: int) -> TaskRecord:
     """The record of a task that is yet to be learned, or was learned together with a later one."""
     nothing: tuple[float | None, ...] = (None,) * (index + 1)
     return TaskRecord(task.name, task.classes, 0, 0, 0.0, 0.0, nothing, nothing, nothing, None, None, len(task.val))
+
+
+def _filled(row: Sequence[float | None], rest: Sequence[float | None]) -> tuple[float | None, ...]:
+    """A row of accuracies, where it has none those of another."""
+    return tuple(one if one is not None else other for one, other in zip(row, rest, strict=True))
 
 
 def qualified_name(network: nn.Module) -> str:

@@ -25,12 +25,16 @@ M_MMAP_THRESHOLD = -3
 ONE_GIB = 1 << 30
 
 
-def prepare_process(threads: int | None = None) -> int:
-    """Fix the number of CPU threads and keep freed memory for reuse.
+def speed_up_process(threads: int | None = None) -> int:
+    """Set up this process for fast training: as the `gescl` command does, once, at the start of a notebook or service.
 
-    The number of threads is the one given, else OMP_NUM_THREADS, else all cores up to four: the networks are small.
-    Denormal numbers become 0: closed gates and decayed averages are full of them, and some CPUs are many times slower
-    with each.
+        import gescl
+        gescl.speed_up_process()
+
+    It fixes the number of CPU threads, which is returned: the one given, else OMP_NUM_THREADS, else all cores up to
+    four, since the networks are small. It lets the process keep the memory that it has freed, which every step needs
+    again. And denormal numbers become 0: closed gates and decayed averages are full of them, and some CPUs are many
+    times slower with each. All of it holds for the whole process, which is why importing gescl does none of it.
     """
     torch.set_flush_denormal(True)  # before there are threads: they inherit it
     asked = os.environ.get("OMP_NUM_THREADS", "")

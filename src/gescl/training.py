@@ -70,6 +70,11 @@ class Training(BaseModel):
         description="memory for features of layers that a task cannot change, computed once per task instead of "
         "every epoch; 0: never keep them",
     )
+    test_every: NonNegativeInt = Field(
+        1,
+        description="test old tasks again after every so many tasks; 0: only after the last of a run, whose time then "
+        "grows linearly with the number of tasks",
+    )
     checkpoint_seconds: NonNegativeFloat = Field(
         60.0, description="at most how often a run or `gescl learn` writes a checkpoint; 0: after every epoch"
     )

@@ -114,6 +114,16 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tmp_path: Path, method:
     assert lines[0] == lines[1]
 
 
+def test_a_run_that_tests_old_tasks_at_the_end_only_has_its_last_row_whole(tmp_path: Path) -> None:
+    always, once = (Experiment(recipe(test_every=every), 0, tmp_path / str(every)) for every in (1, 0))
+    whole, sparse = always.run(), once.run()
+    assert sparse.accuracy[1][0] is None and sparse.accuracy[2] == whole.accuracy[2]
+    assert sparse.average_accuracy == whole.average_accuracy
+    last = events_of(once)[-1]
+    assert last["accuracy"] == whole.accuracy[2] and None not in last["val_accuracy"]
+    write_report(tmp_path / "0", tmp_path / "report")
+
+
 def test_joint_trained_once_measures_the_whole_stream_at_its_end(tmp_path: Path) -> None:
     joint = load_recipe("digits", method="joint", settings={**QUICK, "method.once": True})
     once = Experiment(joint, 0, tmp_path / "once")

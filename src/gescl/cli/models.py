@@ -31,7 +31,7 @@ from ..models.start import COLOURS, Choices
 from ..networks.cnn import check_network
 from ..observers import EpochLines
 from ..runs.watching import format_accuracy
-from ..runtime import prepare_process
+from ..runtime import speed_up_process
 from ..validation import validated
 from .options import Device, SkipBroken, Threads, console, parse_settings, say
 
@@ -98,7 +98,7 @@ def learn(
     threads: Threads = None,
 ) -> None:
     """Learn a task from a folder of images into a model. The images may be deleted afterwards."""
-    prepare_process(threads)
+    speed_up_process(threads)
     settings: dict[str, dict[str, Any]] = {"method": {}, "training": {}}
     for key, value in parse_settings(set_).items():
         section, _, name_ = key.partition(".")

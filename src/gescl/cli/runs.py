@@ -21,7 +21,7 @@ from ..runs.recipe import Recipe, load_recipe
 from ..runs.result import Result
 from ..runs.tensorboard import TensorBoardLog
 from ..runs.watching import PlainView, format_accuracy
-from ..runtime import prepare_process
+from ..runtime import speed_up_process
 from ..sweeps.cells import Executor
 from ..sweeps.closing_table import closing_table
 from ..sweeps.grid import read_grid
@@ -67,7 +67,7 @@ def run(
     """Run a recipe: learn its stream task after task and write the results."""
     settings = parse_settings(set_) | ({"stream.skip_broken": True} if skip_broken else {})
     chosen = load_recipe(recipe, method=method, variant=variant, settings=settings)
-    prepare_process(threads)
+    speed_up_process(threads)
     with distributed.joined(device):
         if distributed.rank():
             logging.getLogger("gescl").disabled = True  # process 0 says the same
@@ -226,5 +226,5 @@ def demo(
     threads: Threads = None,
 ) -> None:
     """Watch a small CNN learn one writing system after another: fine-tuned, frozen, and with GESCL."""
-    prepare_process(threads)
+    speed_up_process(threads)
     run_demo(out, seed, console)

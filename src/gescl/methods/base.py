@@ -178,9 +178,6 @@ M = TypeVar("M", bound=Method)
 class Strategy(Generic[M]):
     """What a method remembers, and what it does about it. Every hook does nothing unless a method overrides it."""
 
-    #: True where `end_task` changes what the network computes, so that accuracy before it is worth reporting.
-    rewrites: ClassVar[bool] = False
-
     def __init__(self, method: M, net: MultiHeadNet) -> None:
         self.method = method
         self.net = net
@@ -228,6 +225,10 @@ class Strategy(Generic[M]):
 
         What the other tasks compute must not change. `context` is that of the newest task left, without images.
         """
+
+    def rewritten(self, tasks: int) -> Sequence[int]:
+        """Which of so many tasks `end_task` may answer differently from before, so that both are worth testing."""
+        return ()
 
     def settled(self, context: TaskContext) -> bool:
         """Whether this epoch's weights may be kept as the task's best; not while the network is being reshaped."""

@@ -8,8 +8,9 @@ of docs/method.md.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -44,8 +45,6 @@ class FilterwiseStrategy(Strategy[M]):
 
     A method says how filters are held and shrunk, when, and how important they are.
     """
-
-    rewrites: ClassVar[bool] = True
 
     def __init__(self, method: M, net: MultiHeadNet) -> None:
         super().__init__(method, net)
@@ -145,6 +144,10 @@ class FilterwiseStrategy(Strategy[M]):
         self._statistics.follow(context, self.important if fixed is None else self.important & ~fixed)
         self.update_importance(context)
         self.redraw_free(context)
+
+    def rewritten(self, tasks: int) -> Sequence[int]:
+        """The newest: the zero-freeze keeps old tasks apart from free filters. With batch-norm, all."""
+        return range(tasks) if self.net.graph.norms else (tasks - 1,)
 
     def update_importance(self, context: TaskContext) -> None:
         """Measure the task's importance of every filter and add it to that of the past: a method calls `add_task`."""

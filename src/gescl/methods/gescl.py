@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -141,6 +142,9 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
             self.prox_after_epoch(context)
         if self._releases and context.progress >= SHRINK_UNTIL and not self._let_go_done:
             self._let_go(context)
+
+    def rewritten(self, tasks: int) -> Sequence[int]:
+        return range(tasks) if self.method.letter else super().rewritten(tasks)
 
     def settled(self, context: TaskContext) -> bool:
         return context.progress >= self._settled_from

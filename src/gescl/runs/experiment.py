@@ -161,6 +161,8 @@ class Experiment:
             # The first time all earlier tasks are given: a reloaded learner has none of their test images.
             earlier = list(stream[:index]) if index == begin else ()
             record = learner.learn(task, earlier, checkpoint=self.folder / CHECKPOINT)
+            if index == len(stream) - 1 and self.recipe.training.test_every != 1:
+                record = learner.test()
             # The log first: lines of a task that the model does not know are dropped when the run is taken up again.
             event = {"event": "task", "task": record.name, **asdict(record), "filters": _filters(learner)}
             append_line(self.folder / "events.jsonl", event)

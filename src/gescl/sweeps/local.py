@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
 
-from ..runtime import cores, die_with_parent, prepare_process
+from ..runtime import cores, die_with_parent, speed_up_process
 from .cells import Cell, Outcome, run_cell, words
 
 _SPAWN = multiprocessing.get_context("spawn")  # forked threads of torch would hang
@@ -68,7 +68,7 @@ def _pool(threads: int, stopped: Connection) -> ProcessPoolExecutor:
 
 
 def _start_worker(threads: int, stopped: Connection) -> None:
-    prepare_process(threads)
+    speed_up_process(threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal: the sweep passes it on
     die_with_parent()
 

@@ -20,7 +20,7 @@ from typing import Any
 from ..errors import DataError, GesclError, UnavailableError, missing_extra
 from ..observers import Observer
 from ..runs.experiment import Experiment
-from ..runtime import prepare_process
+from ..runtime import speed_up_process
 from .cells import Cell, Outcome, words
 
 log = logging.getLogger("gescl")
@@ -151,7 +151,7 @@ def _run_on_node(
     """The files of a finished run, or the words of its failure: Ray's own errors then mean that a node was lost."""
     import ray
 
-    prepare_process(threads)
+    speed_up_process(threads)
     with tempfile.TemporaryDirectory(prefix="gescl-") as folder:
         experiment = cell.experiment(Path(folder), data, device)
         experiment.observer = sender = _Sender(experiment, shelf, run)

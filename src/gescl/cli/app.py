@@ -55,6 +55,7 @@ FLAGS = {
     "min_accuracy": "--min-accuracy",
     "network=": "--network ",
     "redo=": "--redo ",
+    "task=NAME": "--task NAME",
     "channels=1": "--images grey",
     "channels=3": "--images colour",
 }

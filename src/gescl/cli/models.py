@@ -10,18 +10,18 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 import typer
 from rich.console import Console
 from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from ..errors import UsageError
 from ..learner import Learner
 from ..methods import GesclDistill, Method, method_class
 from ..methods.base import Capacity
-from ..models.evaluation import evaluate_folder
+from ..models.evaluation import evaluate_folder, evaluate_folders
 from ..models.export import cost, export_onnx, task_net
 from ..models.folders import predict_files
 from ..models.inspect import ModelSummary, inspect_model
@@ -33,7 +33,8 @@ from ..observers import EpochLines
 from ..runs.watching import format_accuracy
 from ..runtime import speed_up_process
 from ..validation import validated
-from .options import Device, SkipBroken, Threads, console, parse_settings, say
+from .options import Device, SkipBroken, Threads, console, parse_settings, plain_table, say
+from .verdicts import as_data, as_row, show, show_confusion
 
 models_app = typer.Typer()
 
@@ -210,7 +211,7 @@ def predict(
         writer.writeheader()
         writer.writerows(rows)
         return
-    table = _table("file", "task", "class", "confidence")
+    table = plain_table("file", "task", "class", "confidence")
     for answer in answers:
         table.add_row(*map(Text, (str(answer.file), answer.task, answer.label, f"{answer.confidence:.3f}")))
     # A file or a program gets whole names, however long.
@@ -222,25 +223,46 @@ def predict(
 @models_app.command()
 def evaluate(
     model: Model,
-    folder: Annotated[Path, typer.Argument(help="Folder of images: test/CLASS/*, or train/CLASS/*, or CLASS/*.")],
-    task: Annotated[str, typer.Option(help="The task they belong to.")],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(help="A task: test/CLASS/*, or train/CLASS/*, or CLASS/*. Or a folder of tasks."),
+    ],
+    task: Annotated[
+        str | None, typer.Option(help="The task of the folder.", show_default="by its name, or its classes")
+    ] = None,
+    confusion: Annotated[bool, typer.Option("--confusion", help="Show which classes are taken for which.")] = False,
+    figure: Annotated[Path | None, typer.Option(help="Draw that to a .png, .svg or .pdf file.")] = None,
     as_json: AsJson = False,
     skip_broken: SkipBroken = False,
     network: Network = None,
     device: Device = "auto",
 ) -> None:
-    """Test a model on a folder of images whose classes are known."""
-    verdict = evaluate_folder(_loaded(model, network, device), folder, task, skip_broken=skip_broken)
+    """Test a model on folders of images whose classes are known: all tasks found in them, or one."""
+    learner = _loaded(model, network, device)
+    if task is None:
+        verdicts = evaluate_folders(learner, folders, skip_broken=skip_broken)
+    elif len(folders) == 1:
+        verdicts = [evaluate_folder(learner, folders[0], task, skip_broken=skip_broken)]
+    else:
+        raise UsageError(f"--task {task} is for one folder, got {len(folders)}")
+    tested = {verdict.task for verdict in verdicts}
+    untested = [name for name in learner.tasks if name not in tested and task is None]
+    if figure is not None:
+        from ..report.confusion import Confusion, write_confusion
+
+        maps = [
+            Confusion(v.task, f"{v.task}: accuracy {v.accuracy:.3f}", v.record.classes, np.array(v.confusion))
+            for v in verdicts
+        ]
+        write_confusion(maps, figure)
     if as_json:
-        print(json.dumps({"task": task, "accuracy": verdict.accuracy, **asdict(verdict)}, ensure_ascii=False))
+        print(json.dumps(as_data(verdicts, untested) if task is None else as_row(verdicts[0]), ensure_ascii=False))
         return
-    table = _table("class", "images", "right", "accuracy")
-    for name, count in verdict.images.items():
-        right = verdict.right[name]
-        table.add_row(Text(name), str(count), str(right), format_accuracy(right / count) if count else "–")
-    console.print(table)
-    total = sum(verdict.images.values())
-    say(f"accuracy on task {task!r}: {format_accuracy(verdict.accuracy)} ({total} images)")
+    show(verdicts, untested)
+    if confusion:
+        show_confusion(verdicts)
+    if figure is not None:
+        say(f"written to {figure}")
 
 
 @models_app.command()
@@ -264,7 +286,7 @@ def _show(summary: ModelSummary) -> None:
         f"{image['height']}×{image['width']}; {summary.file_bytes:,} bytes, {summary.parameters:,} weights, "
         f"{summary.macs:,} multiply-adds per image"
     )
-    table = _table("task", "images", "accuracy when learned", "multiply-adds alone", "classes")
+    table = plain_table("task", "images", "accuracy when learned", "multiply-adds alone", "classes")
     for task in summary.tasks:
         tested = task.accuracy is not None
         measured = format_accuracy(task.accuracy if tested else task.validation_accuracy)
@@ -278,7 +300,7 @@ def _show(summary: ModelSummary) -> None:
     console.print(table)
     if summary.capacity is None:
         return
-    layers = _table("layer", "taken by tasks", "free")
+    layers = plain_table("layer", "taken by tasks", "free")
     for layer, size in _sizes(summary.capacity).items():
         taken = summary.capacity.important[layer]
         layers.add_row(Text(layer), ProgressBar(size, taken, width=24), f"{size - taken} of {size}")
@@ -311,7 +333,3 @@ def export(
 
 def _sizes(capacity: Capacity) -> dict[str, int]:
     return {layer: free + capacity.important[layer] for layer, free in capacity.free.items()}
-
-
-def _table(*columns: str) -> Table:
-    return Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0))

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from ..errors import UsageError
 
@@ -39,6 +41,14 @@ def parse_settings(settings: Iterable[str] | None) -> dict[str, Any]:
         except tomllib.TOMLDecodeError:
             parsed[key] = text
     return parsed
+
+
+def plain_table(*columns: str) -> Table:
+    """A table without lines."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(Text(column))  # not markup: a class may be called [b]
+    return table
 
 
 def say(text: str) -> None:

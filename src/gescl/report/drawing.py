@@ -133,12 +133,18 @@ def render(drawing: Drawing, narrow: Drawing | None = None) -> Files:
         drawing.caption,
         drawing.alt,
         drawing.wide,
-        png=_saved(drawing.figure, "png", {"Software": None}),
+        png=_png(drawing.figure),
         svg=_svg(drawing.figure),
-        pdf=_saved(drawing.figure, "pdf", {"CreationDate": None}),
+        pdf=_pdf(drawing.figure),
         csv=csv_text(drawing.data).encode() if drawing.data else None,
         narrow_svg=_svg(narrow.figure) if narrow is not None else None,
     )
+
+
+def write_figure(figure: Figure, path: Path) -> None:
+    """Write one figure alone, in the format that the file's suffix names."""
+    content = {".png": _png, ".svg": _svg, ".pdf": _pdf}[path.suffix](figure)
+    write_bytes(path, content)
 
 
 def csv_text(rows: Data) -> str:
@@ -148,6 +154,14 @@ def csv_text(rows: Data) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def _png(figure: Figure) -> bytes:
+    return _saved(figure, "png", {"Software": None})
+
+
+def _pdf(figure: Figure) -> bytes:
+    return _saved(figure, "pdf", {"CreationDate": None})
 
 
 def _svg(figure: Figure) -> bytes:

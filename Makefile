@@ -1,6 +1,7 @@
 # make demo    watch it work            make test    what CI runs
 # make setup   only install             make check   format, lint, types, layers
 # make docs    the documentation as a site, in site/; any warning is an error
+# make notebooks   execute the notebooks and store what they print and draw
 # make bench   measure what docs/performance.md says; about a quarter of an hour
 # make audit   known weaknesses of the pinned dependencies; needs a network
 # make mutants which mistakes in methods and mathematics the tests would miss; an hour or two, resumable
@@ -15,7 +16,7 @@ CLUSTER := tests/sweeps/test_ray_cluster.py
 BROWSER := tests/browser
 CHROMIUM := $(shell for name in chromium chromium-browser google-chrome; do command -v $$name && break; done)
 
-.PHONY: setup demo docs bench test test-ray test-browser mutants audit check format clean
+.PHONY: setup demo docs notebooks bench test test-ray test-browser mutants audit check format clean
 
 setup: $(STAMP)
 
@@ -40,6 +41,9 @@ demo: setup
 docs: $(STAMP)-docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "written to site/index.html"
+
+notebooks: setup
+	@$(BIN)/python docs/site/notebooks.py
 
 bench: setup
 	@for name in loop tricks threads overhead checkpoints importance prox growth peers; do \

@@ -1,6 +1,7 @@
 """What the site adds to the pages under docs/.
 
 - The pages at the top of the repository (changelog and so on), and the options of every command.
+- The notebooks, with what they printed and drew.
 - Source files that pages link to, with numbered lines. The title of a link names a function, as in
   `[Eq. 16](../src/gescl/maths/prox.py "stability_prox")`: it leads to the line of it that names the equation.
 
@@ -10,6 +11,8 @@ Links work on a code host as they stand, where there is no site.
 from __future__ import annotations
 
 import ast
+import base64
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -38,6 +41,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         pages[path] = path.read_text(encoding="utf-8")
         files.append(File.generated(config, uri, content=pages[path]))
     files.append(File.generated(config, "cli.md", content=command_line()))
+    for path in sorted((DOCS / "notebooks").glob("*.ipynb")):
+        text, pictures = notebook_page(path)
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=text))
+        for name, picture in pictures.items():
+            files.append(File.generated(config, f"notebooks/{name}", content=picture))
     linked = {target for path, text in pages.items() for target, _ in links(path, text)}
     for path in sorted(linked):
         if _uri(path) is None:
@@ -59,7 +67,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         uri, anchor = TOP.get(path) or _uri(path), link["anchor"] or ""
         title = f' "{link["title"]}"' if link["title"] else ""
         if uri is None:
-            uri = path.relative_to(DOCS).as_posix()
+            uri = path.relative_to(DOCS).with_suffix(".md" if path.suffix == ".ipynb" else path.suffix).as_posix()
         elif path.suffix == ".py" and link["title"]:
             text = markdown[markdown.rfind("[", 0, link.start()) : link.start()]
             anchor = f"#line-{line_of(path, link['title'], text)}"
@@ -94,6 +102,24 @@ def source_page(path: Path) -> str:
     code = highlight(path.read_text(encoding="utf-8"), PythonLexer(), lines)
     top = f"title: {path.name}\nsearch:\n  exclude: true\nhide: [navigation, toc]"
     return f"---\n{top}\n---\n\n# `{path.relative_to(ROOT)}`\n\n{code}"
+
+
+def notebook_page(path: Path) -> tuple[str, dict[str, bytes]]:
+    """A notebook as Markdown, and its pictures by name."""
+    parts: list[str] = []
+    pictures: dict[str, bytes] = {}
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", []):
+            if output["output_type"] == "stream":
+                parts.append(f"```text\n{''.join(output['text']).rstrip()}\n```")
+            elif "image/png" in output.get("data", {}):
+                name = f"{path.stem}-{len(pictures) + 1}.png"
+                pictures[name] = base64.b64decode("".join(output["data"]["image/png"]))
+                parts.append(f'<img alt="What the cell above draws" src="{name}">')
+    parts.append(f'<a href="{path.name}" download>Download this notebook</a>')
+    return "\n\n".join(parts) + "\n", pictures
 
 
 def line_of(path: Path, name: str, text: str) -> int:

@@ -22,6 +22,7 @@ from .checkpoints import SavedState, Snapshot, TaskState
 from .divergence import first_bad_layer, warn_of_explosion
 from .errors import DivergedError, UsageError
 from .methods.base import Batch, Strategy, TaskContext
+from .networks.compact import CompactTrunk
 from .networks.feature_cache import FixedPrefix, fixed_parameters, without_gradients
 from .networks.multihead import MultiHeadNet
 from .networks.synchronised import synchronised
@@ -142,7 +143,13 @@ def learn_task(
     batches = Batches(train, training.batch_size, device, flip=training.flip, shift=training.shift, augment=augment)
     context.steps = training.epochs * len(batches)
 
-    def steps(epoch: int) -> Iterator[Tensor]:
+    def awake() -> Embed:
+        """How to embed images in this epoch: without filters that are zero until the task ends, if that pays."""
+        dead = strategy.asleep()
+        compact = CompactTrunk.without(net, dead) if dead is not None and embed == net.embed else None
+        return embed if compact is None else compact.embed
+
+    def steps(epoch: int, embed: Embed) -> Iterator[Tensor]:
         """Train on every image once, and give the loss of each step, summed over this process's images."""
         net.train()
         # Each process drops other features, process 0 the same as if it were alone.
@@ -169,21 +176,22 @@ def learn_task(
     def train_epoch(number: int) -> Epoch:
         lr, started = context.lr, time.perf_counter()
         total = torch.zeros((), device=device)  # read once, at the end: no step waits for the device
-        for loss in steps(number):
+        computed = awake()
+        for loss in steps(number, computed):
             total += loss
         strategy.end_epoch(context)
         optimizer.zero_grad(set_to_none=True)  # a head that is done would keep its last gradient for ever
         distributed.sum_(total)
         mean_loss = float(total) / batches.images
         seconds = time.perf_counter() - started
-        val_loss, val_accuracy = validate(net, val, embed=embed)
+        val_loss, val_accuracy = validate(net, val, embed=computed)
         return Epoch(task.name, index, number, lr, mean_loss, val_loss, val_accuracy, False,
                      batches.images, seconds, batches.images / seconds)  # fmt: skip
 
     def retried(failed: Epoch) -> Epoch:
         """The epoch from its start with a smaller rate; an error if that is not wanted, or has not helped."""
         state.load(saved)
-        where = first_bad_layer(net, strategy, steps(failed.epoch))
+        where = first_bad_layer(net, strategy, steps(failed.epoch, embed))
         state.load(saved)
         words = f"task {task.name!r}: the loss is no longer a finite number in epoch {failed.epoch}{where}"
         if training.on_nan == "stop" or failed.retries + sum(e.retries for e in state.epochs) == MOST_RETRIES:

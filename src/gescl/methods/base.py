@@ -9,6 +9,7 @@ network calls the strategy's hooks in this order (`training.learn_task` is the p
     fixed                            which filters do not move during this task
     own_parameters, tracked          what the optimiser steps, and what is restored, besides the network
     changing                         what else changes until the task ends, and goes into a checkpoint
+    asleep                           at the start of each epoch: which filters are zero for the rest of the task
       begin_step                     before each forward pass
       penalty                        a term added to the cross-entropy
       after_backward                 gradients are computed, the optimiser has not stepped
@@ -190,6 +191,10 @@ class Strategy(Generic[M]):
 
     def fixed(self, context: TaskContext) -> Tensor | None:
         """Filters that stay as they are during this task, one flag each: they need no gradient and get none."""
+        return None
+
+    def asleep(self) -> Tensor | None:
+        """Filters whose weights are all zero and stay so until `end_task`, one flag each: they need not be computed."""
         return None
 
     def own_parameters(self) -> Sequence[nn.Parameter]:

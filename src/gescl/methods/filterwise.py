@@ -82,6 +82,9 @@ class FilterwiseStrategy(Strategy[M]):
         self._dead = torch.cat([layer.dead() for layer in self.net.graph.layers])
         self._statistics = FollowingStatistics(self.net, context)
 
+    def asleep(self) -> Tensor | None:
+        return self._dead  # zero is absorbing (section 3.5)
+
     def changing(self) -> dict[str, Tensor]:
         return {"dead": self._dead}
 

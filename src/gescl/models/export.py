@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import logging
 import warnings
@@ -16,8 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ..errors import UnavailableError, UsageError, missing_extra
 from ..learner import Learner
+from ..networks.compact import copied, shrunk, whole_groups
 from ..networks.filters.graph import FilterGraph
-from ..networks.filters.operations import FLATTENING
 from ..networks.multihead import MultiHeadNet
 from ..store import write_bytes
 
@@ -63,8 +62,8 @@ def task_net(learner: Learner, task: str, *, compact: bool = True) -> TaskNet:
     net.eval()
     net.select(index)
     keep = _needed(net, [index]) if compact else torch.ones(net.graph.size, dtype=torch.bool, device=net.mean.device)
-    trunk = _fold(_copied(net.graph), net.graph, net.gates.get(index))
-    return TaskNet(_shrunk(trunk, net.graph, keep), _head(net, index, keep), net.mean.clone(), net.std.clone()).eval()
+    trunk = _fold(copied(net.graph), net.graph, net.gates.get(index))
+    return TaskNet(shrunk(trunk, net.graph, keep), _head(net, index, keep), net.mean.clone(), net.std.clone()).eval()
 
 
 def compact(learner: Learner, tasks: Sequence[str] | None = None) -> MultiHeadNet:
@@ -81,7 +80,7 @@ def compact(learner: Learner, tasks: Sequence[str] | None = None) -> MultiHeadNe
     small: MultiHeadNet | None = None
     for number, index in enumerate(chosen):
         net.select(index)
-        trunk = _shrunk(_copied(net.graph), net.graph, keep)
+        trunk = shrunk(copied(net.graph), net.graph, keep)
         if small is None:
             small = MultiHeadNet(trunk, net.shape, net.mean.flatten().clone(), net.std.flatten().clone())
         head = small.add_head(net.head(index).out_features)
@@ -156,39 +155,7 @@ def _needed(net: MultiHeadNet, tasks: Sequence[int]) -> Tensor:
     for layer in graph.layers:
         if not result[layer.slice].any():
             result[layer.slice.start] = True  # a layer without a filter cannot be run
-    return _whole_groups(graph, result)
-
-
-def _whole_groups(graph: FilterGraph, keep: Tensor) -> Tensor:
-    """A grouped convolution loses whole groups only: whoever keeps one channel of a group keeps all of it."""
-    while True:
-        before = int(keep.sum())
-        for edge in graph.edges:
-            if len(edge.source) > 1:
-                for group in torch.unique(edge.source, dim=0):
-                    members = edge.target[(edge.source == group).all(1)]
-                    inside = torch.cat([members, group[group >= 0]])  # -1 is the image
-                    keep[inside] = bool(keep[inside].any())
-        if int(keep.sum()) == before:
-            return keep
-
-
-def _copied(graph: FilterGraph) -> fx.GraphModule:
-    """The traced trunk with weights of its own, ready to lose channels."""
-    trunk = copy.deepcopy(graph.module)
-    for module in trunk.modules():
-        module._forward_hooks.clear()  # the gates of the network it was copied from
-    for node in list(trunk.graph.nodes):
-        target = type(trunk.get_submodule(node.target)) if node.op == "call_module" else node.target
-        if target in FLATTENING:  # `view` with a number of features in it would keep asking for that many
-            with trunk.graph.inserting_before(node):
-                node.replace_all_uses_with(trunk.graph.call_function(torch.flatten, (node.all_input_nodes[0], 1)))
-            trunk.graph.erase_node(node)
-        elif node.target is torch._assert:
-            trunk.graph.erase_node(node)
-    trunk.graph.eliminate_dead_code()
-    trunk.recompile()
-    return trunk
+    return whole_groups(graph, result)
 
 
 def _fold(trunk: fx.GraphModule, graph: FilterGraph, gate: Tensor | None) -> fx.GraphModule:
@@ -203,36 +170,6 @@ def _fold(trunk: fx.GraphModule, graph: FilterGraph, gate: Tensor | None) -> fx.
         for parameter in (module.weight, module.bias):
             if isinstance(parameter, Tensor):
                 parameter.data.mul_(factor.view(-1, *[1] * (parameter.ndim - 1)))
-    return trunk
-
-
-def _shrunk(trunk: fx.GraphModule, graph: FilterGraph, keep: Tensor) -> fx.GraphModule:
-    """Cut out the channels of all filters that are not kept; in place."""
-    edges = {id(edge.weight): edge for edge in graph.edges}
-    padded = torch.cat([keep, keep.new_ones(1)])  # the image stays
-    done = set()
-    for name, filters in graph.named([*graph.owners, *graph.norms]):
-        if name in done:
-            continue
-        done.add(name)
-        module = trunk.get_submodule(name)
-        edge = edges.get(id(graph.trunk.get_submodule(name).weight))
-        for key in ("weight", "bias", "running_mean", "running_var"):
-            value = getattr(module, key, None)
-            if isinstance(value, Tensor):
-                part = value.detach()[keep[filters]].clone()
-                if key == "weight" and edge is not None and len(edge.source) == 1:
-                    part = part[:, padded[edge.source[0]]]
-                setattr(module, key, nn.Parameter(part) if isinstance(value, nn.Parameter) else part)
-        if isinstance(module, nn.modules.conv._ConvNd) and edge is not None:
-            module.out_channels = len(module.weight)
-            if len(edge.source) > 1:
-                module.groups = module.out_channels * module.groups // len(filters)
-            module.in_channels = module.weight.shape[1] * module.groups
-        elif isinstance(module, nn.Linear):
-            module.out_features, module.in_features = module.weight.shape
-        elif hasattr(module, "num_features"):
-            module.num_features = int(keep[filters].sum())  # type: ignore[assignment]  # a batch-norm, or like one
     return trunk
 
 

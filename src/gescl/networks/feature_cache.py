@@ -58,7 +58,7 @@ class FixedPrefix:
     def find(net: MultiHeadNet, parameters: Iterable[Tensor]) -> FixedPrefix | None:
         """The longest fixed prefix; None if there is none, or if it cannot be proven to be fixed."""
         graph: fx.Graph = net.graph.module.graph
-        if not _same_in_training(net.trunk, graph):
+        if not same_in_training(net.trunk, graph):
             return None
         nodes = list(graph.nodes)
         end = _last_cut(net.trunk, nodes, {id(parameter) for parameter in parameters})
@@ -92,7 +92,7 @@ class FixedPrefix:
         return result
 
 
-def _same_in_training(trunk: nn.Module, in_eval: fx.Graph) -> bool:
+def same_in_training(trunk: nn.Module, in_eval: fx.Graph) -> bool:
     """Whether the forward is the same in training: not if it depends on `self.training`, as for `F.dropout`."""
     training = trunk.training
     try:
@@ -100,6 +100,11 @@ def _same_in_training(trunk: nn.Module, in_eval: fx.Graph) -> bool:
         return str(Tracer().trace(trunk)) == str(in_eval)
     finally:
         trunk.train(training)
+
+
+def draws(layer: nn.Module) -> bool:
+    """Whether a layer's output in training depends on chance."""
+    return isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0
 
 
 def _last_cut(trunk: nn.Module, nodes: list[fx.Node], parameters: set[int]) -> int | None:
@@ -120,7 +125,6 @@ def _last_cut(trunk: nn.Module, nodes: list[fx.Node], parameters: set[int]) -> i
 def _is_fixed(trunk: nn.Module, node: fx.Node, parameters: set[int]) -> bool:
     if node.op == "call_module":
         layer = trunk.get_submodule(str(node.target))
-        by_chance = isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0
         known = all(id(parameter) in parameters for parameter in layer.parameters())
-        return known and not by_chance and not isinstance(layer, BatchNorm)
+        return known and not draws(layer) and not isinstance(layer, BatchNorm)
     return node.op == "placeholder" or (node.op != "output" and "dropout" not in str(node.target))

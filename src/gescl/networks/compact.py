@@ -1,0 +1,149 @@
+"""A trunk without some of its filters: to be exported, or to be trained while filters are at zero."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from .feature_cache import draws, same_in_training
+from .filters.graph import FilterGraph
+from .filters.operations import FLATTENING
+from .multihead import MultiHeadNet
+
+#: Layers keep a multiple of this many filters: convolutions are computed for so many at once.
+AT_ONCE = 8
+#: A trunk is made smaller if this share of its filters can be left out at least.
+WORTHWHILE = 0.1
+
+
+class CompactTrunk:
+    """A net's trunk without filters that are zero, while it is trained: same features, same gradients, less to compute.
+
+    Its weights are parts of the net's own, taken in every step, and their gradients go to the net's own. So the
+    optimiser, the method and checkpoints know nothing of it.
+
+        trunk = CompactTrunk.without(net, dead)         # None if that is not possible or not worth while
+        logits = net.heads[task](trunk.embed(images, task))
+    """
+
+    def __init__(self, net: MultiHeadNet, keep: Tensor) -> None:
+        self.net = net
+        self._small = shrunk(copied(net.graph), net.graph, keep)
+        self._parts = [
+            (f"{name}.{key}", getattr(net.trunk.get_submodule(name), key), rows, columns)
+            for name, key, rows, columns in _parts(net.graph, keep)
+        ]
+        self._features = torch.cat([keep, keep.new_ones(1)])[net.graph.feature_source].nonzero().squeeze(1)
+
+    @staticmethod
+    def without(net: MultiHeadNet, dead: Tensor) -> CompactTrunk | None:
+        """The trunk without the filters marked as dead. None with batch-norm or dropout, which would make a difference,
+        or if too few are dead."""
+        graph = net.graph
+        owned = {id(p) for module, _ in graph.owners for p in module.parameters(recurse=False)}
+        whole = all(id(parameter) in owned for parameter in net.trunk.parameters())
+        if not whole or net.gates or graph.norms or not same_in_training(net.trunk, graph.module.graph):
+            return None
+        keep = ~dead
+        for layer in graph.layers:
+            spare = (-int(keep[layer.slice].sum())) % AT_ONCE or (0 if keep[layer.slice].any() else AT_ONCE)
+            keep[layer.slice.start + dead[layer.slice].nonzero().squeeze(1)[:spare]] = True
+        keep = whole_groups(graph, keep)
+        if int(keep.sum()) > (1 - WORTHWHILE) * graph.size or any(draws(module) for module in net.trunk.modules()):
+            return None
+        return CompactTrunk(net, keep)
+
+    def embed(self, images: Tensor, task: int) -> Tensor:
+        """The trunk's features, as `MultiHeadNet.embed` returns them."""
+        self.net.select(task)
+        part: Callable[..., Tensor] = _Part.apply
+        weights = {name: part(full, rows, columns) for name, full, rows, columns in self._parts}
+        features: Tensor = torch.func.functional_call(self._small, weights, (self.net.normalise(images),))
+        return features.new_zeros(len(features), self.net.features).index_copy(1, self._features, features)
+
+
+class _Part(torch.autograd.Function):
+    """Some rows, and of these some columns, of a weight. The gradient of all others is zero."""
+
+    @staticmethod
+    def forward(ctx: Any, full: Tensor, rows: Tensor, columns: Tensor | None) -> Tensor:
+        ctx.save_for_backward(full, rows, *(() if columns is None else (columns,)))
+        part = full[rows] if columns is None else full[rows][:, columns]
+        last = full.ndim == 4 and full.is_contiguous(memory_format=torch.channels_last)
+        return part.contiguous(memory_format=torch.channels_last) if last else part
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        full, rows, *columns = ctx.saved_tensors
+        whole = torch.zeros_like(full)
+        whole[(rows.unsqueeze(1), columns[0]) if columns else rows] = gradient.to(full.dtype)
+        return whole, None, None
+
+
+def _parts(graph: FilterGraph, keep: Tensor) -> Iterator[tuple[str, str, Tensor, Tensor | None]]:
+    """What stays of each tensor if the marked filters are kept: module, name, rows, and columns unless all."""
+    edges = {id(edge.weight): edge for edge in graph.edges}
+    padded = torch.cat([keep, keep.new_ones(1)])  # the image stays
+    for name, filters in dict(graph.named([*graph.norms, *graph.owners])).items():
+        module = graph.trunk.get_submodule(name)
+        rows, edge = keep[filters].nonzero().squeeze(1), edges.get(id(module.weight))
+        for key in ("weight", "bias", "running_mean", "running_var"):
+            if isinstance(getattr(module, key, None), Tensor):
+                inward = key == "weight" and edge is not None and len(edge.source) == 1
+                yield name, key, rows, padded[edge.source[0]].nonzero().squeeze(1) if inward and edge else None
+
+
+def whole_groups(graph: FilterGraph, keep: Tensor) -> Tensor:
+    """A grouped convolution loses whole groups only: whoever keeps one channel of a group keeps all of it."""
+    while True:
+        before = int(keep.sum())
+        for edge in graph.edges:
+            if len(edge.source) > 1:
+                for group in torch.unique(edge.source, dim=0):
+                    members = edge.target[(edge.source == group).all(1)]
+                    inside = torch.cat([members, group[group >= 0]])  # -1 is the image
+                    keep[inside] = bool(keep[inside].any())
+        if int(keep.sum()) == before:
+            return keep
+
+
+def copied(graph: FilterGraph) -> fx.GraphModule:
+    """The traced trunk with weights of its own, ready to lose channels."""
+    trunk = copy.deepcopy(graph.module)
+    for module in trunk.modules():
+        module._forward_hooks.clear()  # the gates of the network it was copied from
+    for node in list(trunk.graph.nodes):
+        target = type(trunk.get_submodule(node.target)) if node.op == "call_module" else node.target
+        if target in FLATTENING:  # `view` with a number of features in it would keep asking for that many
+            with trunk.graph.inserting_before(node):
+                node.replace_all_uses_with(trunk.graph.call_function(torch.flatten, (node.all_input_nodes[0], 1)))
+            trunk.graph.erase_node(node)
+        elif node.target is torch._assert:
+            trunk.graph.erase_node(node)
+    trunk.graph.eliminate_dead_code()
+    trunk.recompile()
+    return trunk
+
+
+def shrunk(trunk: fx.GraphModule, graph: FilterGraph, keep: Tensor) -> fx.GraphModule:
+    """Cut out the channels of all filters that are not kept; in place."""
+    before = {name: len(module.weight) for name, module in trunk.named_modules() if hasattr(module, "groups")}
+    for name, key, rows, columns in _parts(graph, keep):
+        module = trunk.get_submodule(name)
+        value = getattr(module, key)
+        part = value.detach()[rows] if columns is None else value.detach()[rows][:, columns]
+        setattr(module, key, nn.Parameter(part) if isinstance(value, nn.Parameter) else part)
+        if key == "weight" and isinstance(module, nn.modules.conv._ConvNd):
+            module.out_channels = len(rows)
+            if module.groups > 1:
+                module.groups = len(rows) * module.groups // before[name]
+            module.in_channels = module.weight.shape[1] * module.groups
+        elif key == "weight" and isinstance(module, nn.Linear):
+            module.out_features, module.in_features = module.weight.shape
+        elif hasattr(module, "num_features"):
+            module.num_features = len(rows)  # type: ignore[assignment]  # a batch-norm, or like one
+    return trunk

@@ -167,7 +167,7 @@ def test_settings_that_an_experiment_fixes_replace_those_chosen() -> None:
 def test_room_is_made_by_fixing_what_is_important() -> None:
     (room,) = chosen_experiments("room")
     grid = read_grid(room.grid, room.methods)["gescl"]
-    assert {setting["mu_s"] for setting in grid} == {math.inf} and len({setting["release"] for setting in grid}) == 3
+    assert [setting["mu_s"] for setting in grid] == [math.inf]
     chosen = {"gescl": grid[0], "hat": {"lam": 0.02}, "frozen": {}}
     cells = {cell.recipe.label: cell.recipe.method.model_dump() for cell in final_cells(room, chosen, {}, [0])}
     assert cells["gescl"]["mu_s"] == cells["gescl+without-mu_p"]["mu_s"] == math.inf

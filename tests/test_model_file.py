@@ -24,6 +24,7 @@ from gescl.errors import UnavailableError
 from gescl.methods import Method, Strategy, TaskContext
 from gescl.model_file import alone_with
 from gescl.networks.multihead import MultiHeadNet
+from gescl.recognition import FEATURES
 from gescl.store import backup_of, read_tensors, write_tensors
 
 from .conftest import stripes
@@ -81,7 +82,7 @@ def tensor(name: str, value: Tensor | None) -> Callable[[dict[str, Any], dict[st
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (put("format", 2), "format 2, this version of gescl reads up to 1.*update gescl"),
+        (put("format", 3), "format 3, this version of gescl reads up to 2.*update gescl"),
         (put("format", "1"), "format must be a whole number"),
         (put("network", "../../home/me/net.py"), "unknown network"),
         (put("network", "os:system"), "your own network os:system"),
@@ -110,6 +111,11 @@ def tensor(name: str, value: Tensor | None) -> Callable[[dict[str, Any], dict[st
         (tensor("method.important", torch.zeros(3, dtype=torch.bool)), "method.important"),
         (tensor("task.gates.0", torch.zeros(3)), "task.gates"),
         (tensor("evil", torch.zeros(3)), "tensor evil is unknown"),
+        (tensor("recognition.means.1", None), "recognition.means.1 is missing"),
+        (tensor("recognition.means.0", torch.zeros(3, 4)), "recognition.means.0 is 3×4"),
+        (tensor("recognition.freedom", torch.tensor(-1.0)), "recognition.freedom"),
+        (tensor("recognition.calibration", torch.full((3,), 1e9)), "recognition.calibration"),
+        (tensor("recognition.scatter", torch.full((FEATURES * (FEATURES + 1) // 2,), -1.0)), "not a sum of squares"),
     ],
 )
 def test_a_hostile_or_damaged_model_is_refused_by_what_is_wrong(

@@ -29,6 +29,7 @@ from .networks.multihead import MultiHeadNet
 from .observers import Observer, ProgressBar
 from .plugins import is_own
 from .randomness import seeded
+from .recognition import Recognition, sample
 from .records import Guess, Prediction, TaskRecord
 from .runtime import find_device
 from .store import digest, free_bytes
@@ -96,6 +97,8 @@ class Learner:
         self._net: MultiHeadNet | None = None
         self._strategy: Strategy[Any] | None = None
         self._held_out: dict[str, dict[str, Split | None]] = {}
+        #: What tells which task an image belongs to; None for a model of a version that did not keep it.
+        self.recognition: Recognition | None = None
         #: Of the last task, until it is saved.
         self._checkpoints: Checkpoints | None = None
 
@@ -167,7 +170,9 @@ class Learner:
                 self.records.append(_unlearned(known, len(self.records)))
         try:
             self.observer.begin_task(task.name, self.training.epochs)
-            record = self._learn(task, sorted(earlier, key=lambda known: self.index(known.name)), checkpoints)
+            record, recognition = self._learn(
+                task, sorted(earlier, key=lambda known: self.index(known.name)), checkpoints
+            )
         except BaseException as error:
             self.observer.abandon_task()
             del self.records[learned:]
@@ -180,11 +185,13 @@ class Learner:
             if checkpoints is not None:
                 checkpoints.remove() if isinstance(error, DivergedError) else checkpoints.write()
             raise
-        self.records[-1], self._checkpoints = record, checkpoints
+        self.records[-1], self._checkpoints, self.recognition = record, checkpoints, recognition
         self.observer.end_task(self.records)
         return record
 
-    def _learn(self, task: Task, earlier: Sequence[Task], checkpoints: Checkpoints | None) -> TaskRecord:
+    def _learn(
+        self, task: Task, earlier: Sequence[Task], checkpoints: Checkpoints | None
+    ) -> tuple[TaskRecord, Recognition | None]:
         net, strategy, index = self.net, self.strategy, len(self.records) - 1
         for known in (*earlier, task):
             self._held_out[known.name] = {"val": known.val, "test": known.test}
@@ -217,7 +224,7 @@ class Learner:
         self._check_equal_weights(task)
         accuracy = self._row("test", due)
         capacity = strategy.capacity()
-        return TaskRecord(
+        record = TaskRecord(
             name=task.name,
             classes=task.classes,
             train_images=epochs[0].images,
@@ -233,6 +240,20 @@ class Learner:
             temperature=fit_temperature(self._logits(task.val, index), task.val.labels),
             retries=sum(epoch.retries for epoch in epochs),
         )
+        return record, self._recognising([*earlier, task], record.temperature)
+
+    def _recognising(self, tasks: Sequence[Task], temperature: float) -> Recognition | None:
+        """What tells tasks apart, with those of these tasks that are new; None if nothing is known of earlier ones."""
+        found = self.recognition or Recognition.start(self.net.shape[0])
+        for task in sorted(tasks, key=lambda known: self.index(known.name)):
+            index = self.index(task.name)
+            if index == len(found.means):
+                train, val = (some[sample(some.labels, len(task.classes))] for some in (task.train, task.val))
+                found = found.with_task(train.images, train.labels, len(task.classes))
+                temperatures = [record.temperature for record in self.records[:index]]
+                heads = self._log_probabilities(val.images, [*temperatures, temperature])
+                found = found.calibrated(val.images, val.labels, heads)
+        return found if len(found.means) == len(self.records) else None
 
     def _ask_for_room(self, path: Path) -> None:
         """Refuse to train what could not be saved afterwards. That there is no room for checkpoints is only said."""
@@ -272,6 +293,7 @@ class Learner:
         if len(self.records) == 1:
             raise UsageError(f"{task!r} is the only task: start a new learner instead")
         self.net.drop_head(index)
+        self.recognition = self.recognition and self.recognition.without_task(index)
         self._held_out.pop(task, None)
         self.records = [_without(record, index) for record in self.records if record.name != task]
         newest = len(self.records) - 1
@@ -309,38 +331,50 @@ class Learner:
     def predict(self, images: Any, task: str) -> Prediction:
         """Labels and probabilities of images (uint8, N×C×H×W or N×H×W×C, numpy or torch) for a learned task."""
         index = self.index(task)
-        probabilities = self._probabilities(self._images(images), index)
-        classes = self.records[index].classes
-        return Prediction([classes[k] for k in probabilities.argmax(1).tolist()], probabilities, task)
+        batch, record = self._images(images), self.records[index]
+        answers = (self._logits(Split(batch, torch.zeros(len(batch))), index) / record.temperature).log_softmax(1)
+        known = torch.ones(len(batch)) if self.recognition is None else self.recognition.known(batch, index, answers)
+        return Prediction([record.classes[k] for k in answers.argmax(1).tolist()], answers.exp(), task, known)
 
     def guess(self, images: Any) -> list[Guess]:
-        """Labels of images whose task is not known: each is answered by the head that is most certain of it.
+        """Labels of images whose task is not known, each with the probability that task and class are right.
 
-        It is a guess: every head knows only its own task's images, and some are certain of what they have never seen.
+        It is low for images that resemble no task learned. A model of a version that kept nothing to tell tasks apart
+        asks the head that is most certain, and says that it is no more certain of the task than chance.
         """
         self.index(self.tasks[0] if self.records else "")
         batch = self._images(images)
-        heads = [self._probabilities(batch, index) for index in range(len(self.records))]
-        guesses = []
-        for image, head in enumerate(surest(heads).tolist()):
-            probability, label = heads[head][image].max(0)
-            record = self.records[head]
-            guesses.append(Guess(record.name, record.classes[int(label)], float(probability)))
-        return guesses
+        heads = self._log_probabilities(batch, [record.temperature for record in self.records])
+        places = [(record.name, label) for record in self.records for label in record.classes]
+        if self.recognition is None:
+            every = torch.cat([head.exp() / len(heads) for head in heads], 1)
+            owner = torch.cat([torch.full((head.shape[1],), task) for task, head in enumerate(heads)])
+            chosen = every.masked_fill(owner != surest([head.exp() for head in heads]).unsqueeze(1), -1)
+        else:
+            chosen = self.recognition.posterior(batch, heads)[:, :-1]
+        probabilities, numbers = chosen.max(1)
+        return [
+            Guess(places[number][0], places[number][1], probability)
+            for number, probability in zip(numbers.tolist(), probabilities.tolist(), strict=True)
+        ]
 
     def _images(self, images: Any) -> Tensor:
         batch = as_images(images, "predict")
         self._check_shape(batch.shape[1:], "predict")
         return batch
 
-    def _probabilities(self, images: Tensor, index: int) -> Tensor:
-        temperature = self.records[index].temperature
-        return (self._logits(Split(images, torch.zeros(len(images))), index) / temperature).softmax(1)
-
     @torch.inference_mode()
     def _logits(self, split: Split, index: int) -> Tensor:
         self.net.eval()
         return torch.cat([self.net(part.images.to(self.device), index).cpu() for part in split.in_parts(1024)])
+
+    @torch.inference_mode()
+    def _log_probabilities(self, images: Tensor, temperatures: Sequence[float]) -> list[Tensor]:
+        """What every head says of images, each with its temperature; of as many heads as there are temperatures."""
+        self.net.eval()
+        parts = [self.net.all_heads(part.to(self.device), len(temperatures)) for part in torch.split(images, 1024)]
+        logits = [torch.cat(head).cpu() for head in zip(*parts, strict=True)]
+        return [(own / degrees).log_softmax(1) for own, degrees in zip(logits, temperatures, strict=True)]
 
     def evaluate(self, task: Task, split: Literal["train", "val", "test"] = "test") -> float | None:
         """Accuracy on a learned task's images; None if there are none."""
@@ -366,7 +400,8 @@ class Learner:
             seed=self.seed,
             tasks=tuple(self.records),
         )
-        model = SavedModel(header, self.net.state_dict(), self.net.task_state(), self.strategy.state())
+        recognition = self.recognition.state() if self.recognition else {}
+        model = SavedModel(header, self.net.state_dict(), self.net.task_state(), self.strategy.state(), recognition)
         write_model(Path(path), model, backup=backup)
         if self._checkpoints is not None:
             self._checkpoints.remove()
@@ -560,4 +595,7 @@ def _restored(
     check_tensors(task, learner.net.task_state_like(task), "task.")
     learner.net.load_task_state(task)
     learner.strategy.load_state(state)
+    if saved.recognition:
+        check_tensors(saved.recognition, Recognition.like(header.shape[0], classes), "recognition.")
+        learner.recognition = Recognition.of_state(saved.recognition)
     return learner

@@ -23,7 +23,8 @@ from .store import backup_of, locked, read_tensors, remains_of, write_tensors
 from .training import Training
 from .validation import validated
 
-FORMAT = 1
+#: 2 since models keep what tells their tasks apart; files of format 1 are read too.
+FORMAT = 2
 #: Pixels: a bound on what a hostile header can ask for.
 LARGEST_SIDE = 1024
 Side = Annotated[int, Field(ge=1, le=LARGEST_SIDE)]
@@ -47,15 +48,17 @@ class Header(BaseModel):
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A model file's content: the header, and the tensors of the network, of its tasks and of the method."""
+    """A model file's content: the header, and the tensors of network, tasks, method and recognition."""
 
     header: Header
     net: Mapping[str, Tensor]
     task: Mapping[str, Tensor]
     method: Mapping[str, Tensor]
+    #: What tells tasks apart; empty if a version wrote the model that did not keep it.
+    recognition: Mapping[str, Tensor]
 
 
-PARTS = ("net", "task", "method")
+PARTS = ("net", "task", "method", "recognition")
 
 
 def write_model(path: Path, model: SavedModel, *, backup: bool) -> None:

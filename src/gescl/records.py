@@ -54,16 +54,18 @@ class TaskRecord:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Class names, one per image, the probability of every class, and the task whose head was asked."""
+    """Class names, one per image, the probability of every class if an image is of the task, and the task."""
 
     labels: list[str]
     probabilities: Tensor
     task: str
+    #: The probability that an image is of the task at all; 1 for models that keep nothing to tell.
+    known: Tensor
 
 
 @dataclass(frozen=True)
 class Guess:
-    """The answer for one image by the most certain head: its task, the class and the class's probability."""
+    """The answer for one image: its task, the class, and the probability that both are right."""
 
     task: str
     label: str

@@ -217,7 +217,17 @@ def predict(
     # A file or a program gets whole names, however long.
     (console if console.is_terminal else Console(width=100_000)).print(table)
     if answers[0].guessed:
-        say("the task was guessed by the most certain head; --task NAME is more reliable")
+        say(_about_guesses(learner))
+
+
+def _about_guesses(learner: Learner) -> str:
+    if learner.recognition is None:
+        return (
+            "the task was guessed by the most certain head: an earlier version of gescl wrote this model and kept "
+            f"nothing to tell its {len(learner.tasks)} tasks apart. "
+            "The confidence is divided by their number; use --task NAME"
+        )
+    return "the task was guessed; the confidence is that of task and class together. --task NAME is more reliable"
 
 
 @models_app.command()
@@ -285,6 +295,11 @@ def _show(summary: ModelSummary) -> None:
         f"{summary.network} with {summary.method}, {COLOURS[image['channels']]} images of "
         f"{image['height']}×{image['width']}; {summary.file_bytes:,} bytes, {summary.parameters:,} weights, "
         f"{summary.macs:,} multiply-adds per image"
+    )
+    say(
+        f"{summary.recognition_bytes:,} bytes of it tell which task an image belongs to"
+        if summary.recognition_bytes
+        else "it keeps nothing to tell which task an image belongs to: an earlier version of gescl wrote it"
     )
     table = plain_table("task", "images", "accuracy when learned", "multiply-adds alone", "classes")
     for task in summary.tasks:

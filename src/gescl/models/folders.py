@@ -62,7 +62,7 @@ def predict_files(
         said = [(guess.task, guess.label, guess.probability) for guess in learner.guess(images)]
     else:
         prediction = learner.predict(images, task)
-        highest = prediction.probabilities.max(1).values.tolist()
+        highest = (prediction.probabilities.max(1).values * prediction.known).tolist()
         said = [(task, label, value) for label, value in zip(prediction.labels, highest, strict=True)]
     return [
         Answer(file, at, label if sure >= min_confidence else UNKNOWN, sure, guessed)

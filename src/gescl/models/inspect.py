@@ -40,6 +40,8 @@ class ModelSummary:
     parameters: int
     macs: int
     state_bytes: int
+    #: What is kept to tell tasks apart without `--task`; 0 in models of versions that kept nothing.
+    recognition_bytes: int
     tasks: list[TaskSummary]
     capacity: Capacity | None
 
@@ -57,6 +59,7 @@ def inspect_model(path: str | os.PathLike[str], network: str | nn.Module | None 
         parameters=whole.parameters,
         macs=whole.macs,
         state_bytes=learner.state_bytes,
+        recognition_bytes=learner.recognition.bytes if learner.recognition else 0,
         tasks=[
             TaskSummary(
                 name=record.name,

@@ -118,6 +118,13 @@ class MultiHeadNet(nn.Module):
         logits: Tensor = self.heads[task](self.embed(images, task))
         return logits
 
+    def all_heads(self, images: Tensor, tasks: int) -> list[Tensor]:
+        """What the heads of the first tasks say of images, from one pass where all have the same features."""
+        if self.gates or (self._running() and not self.shared_statistics):
+            return [self(images, task) for task in range(tasks)]
+        features = self.embed(images, 0)
+        return [self.heads[task](features) for task in range(tasks)]
+
     def embed(self, images: Tensor, task: int) -> Tensor:
         """The trunk's features of images, with the gates and statistics of the task."""
         self.select(task)

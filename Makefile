@@ -2,6 +2,7 @@
 # make setup   only install             make check   format, lint, types, layers
 # make docs    the documentation as a site, in site/; any warning is an error
 # make notebooks   execute the notebooks and store what they print and draw
+# make dist    wheel and sdist, tried in an empty environment
 # make bench   measure what docs/performance.md says; about a quarter of an hour
 # make audit   known weaknesses of the pinned dependencies; needs a network
 # make mutants which mistakes in methods and mathematics the tests would miss; an hour or two, resumable
@@ -16,7 +17,7 @@ CLUSTER := tests/sweeps/test_ray_cluster.py
 BROWSER := tests/browser
 CHROMIUM := $(shell for name in chromium chromium-browser google-chrome; do command -v $$name && break; done)
 
-.PHONY: setup demo docs notebooks bench test test-ray test-browser mutants audit check format clean
+.PHONY: setup demo dist docs notebooks bench test test-ray test-browser mutants audit check format clean
 
 setup: $(STAMP)
 
@@ -50,6 +51,17 @@ bench: setup
 		echo "$$name"; $(BIN)/python bench/$$name.py || exit 1; done
 	@$(BIN)/python bench/document.py
 
+# Wheel and sdist, and a demonstration by the wheel where nothing but the wheel is installed.
+CLEAN := $(CURDIR)/.cache/clean
+dist: setup
+	@rm -rf dist $(CLEAN)
+	@$(BIN)/python -m build --no-isolation --outdir dist . | tail -1
+	@$(PYTHON) -m venv $(CLEAN)/venv
+	@$(CLEAN)/venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
+	@cd $(CLEAN) && venv/bin/gescl --version && venv/bin/python -m gescl --version && venv/bin/gescl demo
+	@$(CLEAN)/venv/bin/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall dist/*.tar.gz
+	@cd $(CLEAN) && venv/bin/gescl --version && ls -l $(CURDIR)/dist
+
 check: setup
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run 'make format'"; exit 1; }
 	@$(BIN)/ruff check --quiet .
@@ -68,7 +80,7 @@ ifeq ($(CHROMIUM),)
 test-browser:
 	@echo "test-browser: skipped, no Chromium (on Debian: apt-get install chromium)"
 else
-test-browser: $(STAMP)-browser $(STAMP)-docs
+test-browser: $(STAMP)-browser
 	@GESCL_CHROMIUM=$(CHROMIUM) $(BIN)/pytest $(BROWSER)
 endif
 

@@ -32,7 +32,7 @@ PEER = "torch-pruning==1.6.0"
 TRAINING = Training(optimizer="adam", lr=1e-3, batch_size=64, epochs=10, schedule="cosine")
 TRAIN, VAL, TEST = 3_000, 1_000, 4_000
 RATIOS = (0.0, 0.35, 0.5, 0.65)
-RELEASES = (0.0, 1.0, 2.0, 4.0)
+RELEASES = tuple(errors / VAL**0.5 for errors in (0.0, 0.25, 0.5, 1.0, 2.0, 4.0))  # in standard errors of the loss
 #: What the peer's settings are chosen from, and the ratios at which they are compared.
 SCOPES, PRUNE_AT, REGS, CHOOSING = ("local", "global"), (0.4, 0.6), (1e-4, 5e-4, 5e-3), (0.5, 0.65)
 

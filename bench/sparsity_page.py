@@ -76,7 +76,7 @@ def page() -> str:
     rows = [
         (
             NAMES[method],
-            f"{DIALS[method]} {dial:g}",
+            f"{DIALS[method]} {dial:.2g}",
             f"{median(p['gone'] for p in points):.0f}",
             f"{median(p['accuracy'] for p in points):.3f} ({min(p['accuracy'] for p in points):.3f}–"
             f"{max(p['accuracy'] for p in points):.3f})",

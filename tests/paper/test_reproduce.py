@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -157,11 +157,21 @@ def test_without_data_the_user_is_told_what_to_put_where(tmp_path: Path) -> None
 
 
 def test_settings_that_an_experiment_fixes_replace_those_chosen() -> None:
+    (svhn,) = chosen_experiments("svhn", ["joint", "ewc"])
+    chosen: dict[str, Mapping[str, object]] = {"joint": {"method.once": False}, "ewc": {"lam": 50.0}}
+    cells = {cell.recipe.label: cell.recipe for cell in final_cells(svhn, chosen, {}, [0])}
+    assert cells["joint"].method.model_dump()["once"] is True and cells["joint"].training.epochs == 100
+    assert cells["ewc"].training.epochs < 100
+
+
+def test_room_is_made_by_fixing_what_is_important() -> None:
     (room,) = chosen_experiments("room")
-    chosen = {"gescl": {"mu_s": 0.1}, "hat": {"lam": 0.02}, "frozen": {}}
+    grid = read_grid(room.grid, room.methods)["gescl"]
+    assert [setting["mu_s"] for setting in grid] == [math.inf]
+    chosen: dict[str, Mapping[str, object]] = {"gescl": grid[0], "hat": {"lam": 0.02}, "frozen": {}}
     cells = {cell.recipe.label: cell.recipe.method.model_dump() for cell in final_cells(room, chosen, {}, [0])}
     assert cells["gescl"]["mu_s"] == cells["gescl+without-mu_p"]["mu_s"] == math.inf
-    assert cells["gescl+without-mu_p"]["mu_p"] == 0 and cells["hat"]["lam"] == 0.02
+    assert cells["gescl+without-mu_p"]["mu_p"] == 0
 
 
 def test_experiments_on_the_same_stream_are_tuned_once(plan: PaperExperiment, tmp_path: Path) -> None:

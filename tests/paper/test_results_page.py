@@ -168,7 +168,7 @@ def test_the_page_opens_with_which_method_on_which_stream_by_how_much(tmp_path: 
         write_seeds(tmp_path, method, name, learned, fall, spread)
     page = results_page(tmp_path)
     opening = page[: page.index("## The paper's claims")]
-    assert "| method | domains | svhn |" in opening
+    assert "| method | domains (version 0.1.0) | svhn (version 0.1.0) |" in opening
     assert "| `gescl-distill` | 0.675 (0.030) | **0.815** (0.006) |" in opening
     assert "| `lwf` | 0.695 (0.030) | 0.790 (0.012) |" in opening and "| `mas` | – | **0.810** (0.000) |" in opening
     assert (

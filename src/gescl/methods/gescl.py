@@ -54,6 +54,9 @@ SMALLEST = 1e-8
 #: Free filters shrink between these shares of a task's steps: not before gradients tell them apart (a redrawn filter
 #: feeds nothing at first), and not at the end, when those that are left recover from having been shrunk (section 3.9).
 SHRINK_FROM, SHRINK_UNTIL = 0.3, 0.6
+#: A task's loss is taken to deviate at least by this share of the loss of guessing: one that is all but solved may lose
+#: a little of nearly nothing.
+LEAST_DEVIATION = 0.1
 
 
 class Gescl(Method):
@@ -75,9 +78,9 @@ class Gescl(Method):
         "gradient, or Euclidean ones (the paper); with SGD they are the same",
     )
     release: NonNegativeFloat = Field(
-        0.25,
-        description="let go of filters whose work others can do while the validation loss stays within this many "
-        "standard errors; 0: only of those at zero (the paper)",
+        0.025,
+        description="let go of filters whose work others can do while the validation loss rises by at most this share "
+        "of its deviation over images; 0: only of those at zero (the paper)",
     )
     importance: Literal["std", "uniform"] = Field(
         "std", description="deviation of the activation (Eq. 18), or the same for all important filters (Eq. 3)"
@@ -247,7 +250,8 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
             return self._validation_losses(context)
 
         losses = self._validation_losses(context)
-        limit = float(losses.mean()) + self.method.release * float(losses.std()) / math.sqrt(len(losses))
+        chance = math.log(net.head(context.index).out_features)
+        limit = float(losses.mean()) + self.method.release * max(float(losses.std()), LEAST_DEVIATION * chance)
         fewest, most = 0, len(order)
         while fewest < most:  # bisection: losing more filters costs more
             middle = (fewest + most + 1) // 2

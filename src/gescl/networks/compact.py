@@ -37,25 +37,28 @@ class CompactTrunk:
             (f"{name}.{key}", getattr(net.trunk.get_submodule(name), key), rows, columns)
             for name, key, rows, columns in _parts(net.graph, keep)
         ]
-        self._features = torch.cat([keep, keep.new_ones(1)])[net.graph.feature_source].nonzero().squeeze(1)
+        self._features = _places(torch.cat([keep, keep.new_ones(1)])[net.graph.feature_source])
 
     @staticmethod
     def without(net: MultiHeadNet, dead: Tensor) -> CompactTrunk | None:
         """The trunk without the filters marked as dead. None with batch-norm or dropout, which would make a difference,
         or if too few are dead."""
         graph = net.graph
+        alive = [not each for each in dead.tolist()]  # all that is read from the device
+        for layer in graph.layers:  # whose filters at zero may stay, for the sake of a number that is fast to compute
+            part = range(layer.slice.start, layer.slice.stop)
+            kept = sum(alive[number] for number in part)
+            spare = max(AT_ONCE, -(-kept // AT_ONCE) * AT_ONCE) - kept
+            for number in [number for number in part if not alive[number]][:spare]:
+                alive[number] = True
+        if sum(alive) > (1 - WORTHWHILE) * graph.size or graph.norms or net.gates:
+            return None
         owned = {id(p) for module, _ in graph.owners for p in module.parameters(recurse=False)}
         whole = all(id(parameter) in owned for parameter in net.trunk.parameters())
-        if not whole or net.gates or graph.norms or not same_in_training(net.trunk, graph.module.graph):
+        chance = any(draws(module) for module in net.trunk.modules())
+        if not whole or chance or not same_in_training(net.trunk, graph.module.graph):
             return None
-        keep = ~dead
-        for layer in graph.layers:
-            spare = (-int(keep[layer.slice].sum())) % AT_ONCE or (0 if keep[layer.slice].any() else AT_ONCE)
-            keep[layer.slice.start + dead[layer.slice].nonzero().squeeze(1)[:spare]] = True
-        keep = whole_groups(graph, keep)
-        if int(keep.sum()) > (1 - WORTHWHILE) * graph.size or any(draws(module) for module in net.trunk.modules()):
-            return None
-        return CompactTrunk(net, keep)
+        return CompactTrunk(net, whole_groups(graph, torch.tensor(alive, device=dead.device)))
 
     def embed(self, images: Tensor, task: int) -> Tensor:
         """The trunk's features, as `MultiHeadNet.embed` returns them."""
@@ -90,25 +93,30 @@ def _parts(graph: FilterGraph, keep: Tensor) -> Iterator[tuple[str, str, Tensor,
     padded = torch.cat([keep, keep.new_ones(1)])  # the image stays
     for name, filters in dict(graph.named([*graph.norms, *graph.owners])).items():
         module = graph.trunk.get_submodule(name)
-        rows, edge = keep[filters].nonzero().squeeze(1), edges.get(id(module.weight))
+        rows, edge = _places(keep[filters]), edges.get(id(module.weight))
         for key in ("weight", "bias", "running_mean", "running_var"):
             if isinstance(getattr(module, key, None), Tensor):
                 inward = key == "weight" and edge is not None and len(edge.source) == 1
-                yield name, key, rows, padded[edge.source[0]].nonzero().squeeze(1) if inward and edge else None
+                yield name, key, rows, _places(padded[edge.source[0]]) if inward and edge else None
+
+
+def _places(marked: Tensor) -> Tensor:
+    return torch.tensor([number for number, mark in enumerate(marked.tolist()) if mark], device=marked.device)
 
 
 def whole_groups(graph: FilterGraph, keep: Tensor) -> Tensor:
     """A grouped convolution loses whole groups only: whoever keeps one channel of a group keeps all of it."""
-    while True:
+    grouped = [edge for edge in graph.edges if len(edge.source) > 1]
+    while grouped:
         before = int(keep.sum())
-        for edge in graph.edges:
-            if len(edge.source) > 1:
-                for group in torch.unique(edge.source, dim=0):
-                    members = edge.target[(edge.source == group).all(1)]
-                    inside = torch.cat([members, group[group >= 0]])  # -1 is the image
-                    keep[inside] = bool(keep[inside].any())
+        for edge in grouped:
+            for group in torch.unique(edge.source, dim=0):
+                members = edge.target[(edge.source == group).all(1)]
+                inside = torch.cat([members, group[group >= 0]])  # -1 is the image
+                keep[inside] = bool(keep[inside].any())
         if int(keep.sum()) == before:
-            return keep
+            break
+    return keep
 
 
 def copied(graph: FilterGraph) -> fx.GraphModule:

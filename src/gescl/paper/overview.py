@@ -6,6 +6,7 @@ Every sentence is made from the runs. One whose runs are missing is left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 
 from matplotlib.figure import Figure
 
@@ -50,7 +51,13 @@ def _table(streams: dict[str, Group]) -> list[str]:
             text = f"**{text}**" if method in best[stream] else text
             row.append(text if forgetting is None else f"{text} ({forgetting:.3f})")
         rows.append(row)
-    return markdown_lines(["method", *streams], rows)
+    return markdown_lines(["method", *(_titled(stream, group) for stream, group in streams.items())], rows)
+
+
+def _titled(stream: str, group: Group) -> str:
+    """The stream, and with which version of gescl it was run, if that is not this one."""
+    old = sorted({run.result.versions.get("gescl", "unknown") for run in group.runs} - {version("gescl")})
+    return f"{stream} (version {', '.join(old)})" if old else stream
 
 
 def _mean(group: Group, method: str, of: Callable[[list[list[float | None]]], float | None]) -> float | None:

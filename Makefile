@@ -80,7 +80,7 @@ ifeq ($(CHROMIUM),)
 test-browser:
 	@echo "test-browser: skipped, no Chromium (on Debian: apt-get install chromium)"
 else
-test-browser: $(STAMP)-browser
+test-browser: $(STAMP)-browser $(STAMP)-docs
 	@GESCL_CHROMIUM=$(CHROMIUM) $(BIN)/pytest $(BROWSER)
 endif
 

@@ -12,7 +12,7 @@ import json
 import logging
 import platform
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -30,7 +30,7 @@ from ..methods import Joint
 from ..observers import Observer, Observers
 from ..records import Epoch, TaskRecord
 from ..runtime import hardware
-from ..store import append_line, locked, write_bytes, write_tensors
+from ..store import append_line, locked, remains_of, write_bytes, write_tensors
 from ..streams import TaskStream, find_stream
 from ..streams.task import Split
 from ..validation import flat
@@ -40,6 +40,8 @@ from .result import Result, Validation, read_result
 log = logging.getLogger("gescl")
 
 SAMPLES_PER_TASK = 8
+#: What a run writes.
+FILES = ("recipe.toml", "events.jsonl", "model.gescl", "samples.safetensors", "result.json")
 #: The state within a task, in a run's folder.
 CHECKPOINT = "model.gescl.checkpoint"
 
@@ -192,6 +194,10 @@ class Experiment:
         file = self.folder / "recipe.toml"
         if self._learned_something() and not resume:
             raise UsageError(f"{self.folder} holds an unfinished run; continue it with resume=True, or remove it")
+        for name in FILES:
+            for left_behind in remains_of(self.folder / name):
+                with suppress(OSError):  # the next line says it
+                    left_behind.unlink()
         write_bytes(file, self.recipe.to_toml().encode())
 
     def _learner(self) -> Learner:

@@ -1,0 +1,124 @@
+"""SIGKILL: at random moments, and at every call that changes a file."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from gescl.methods import METHODS
+
+from .subjects import Cache, Learn, Run, Subject, Tally, ended, forked, fresh, in_turn, still_there
+
+#: Calls of the operating system and of files that change something there.
+SYSTEM = {
+    *("open", "mkdir", "rmdir", "link", "symlink", "rename", "replace", "unlink", "remove", "chmod", "utime"),
+    *("write", "pwrite", "truncate", "ftruncate", "fsync", "posix_fallocate", "copy_file_range", "sendfile"),
+}
+OF_FILES = {"write", "writelines", "flush", "truncate", "close"}
+
+
+class Tracer:
+    """Notes every call that changes a file, found by Python's own profiler; kills the process at one of them.
+
+    A call is killed before it happens, or, if it writes, with half of what it wrote in the file.
+    """
+
+    def __init__(self, note: Path | None = None, kill_at: int | None = None, torn: bool = False) -> None:
+        self.note, self.kill_at, self.torn = note, kill_at, torn
+        self.calls: list[str] = []
+        self.size = 0
+
+    def __call__(self, frame: FrameType, event: str, function: Any) -> None:
+        if event not in ("c_call", "c_return") or not _changes_files(function):
+            return
+        if event == "c_return":
+            if self.torn and len(self.calls) == self.kill_at and function.__name__ == "write":
+                function.__self__.flush()
+                end = os.fstat(function.__self__.fileno()).st_size
+                os.truncate(function.__self__.fileno(), (self.size + end) // 2)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return
+        self.calls.append(function.__name__)
+        if len(self.calls) == self.kill_at:
+            if not self.torn:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self.size = os.fstat(function.__self__.fileno()).st_size
+
+    def during(self, work: Callable[[], object]) -> None:
+        sys.setprofile(self)
+        try:
+            work()
+        finally:
+            sys.setprofile(None)
+        if self.note is not None:
+            self.note.write_text("\n".join(self.calls))
+
+
+def _changes_files(function: Any) -> bool:
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, io.IOBase | io.BufferedWriter | io.TextIOWrapper):
+        return function.__name__ in OF_FILES and isinstance(getattr(owner, "name", None), str) and owner.writable()
+    module = getattr(function, "__module__", "")
+    return (module == "posix" and function.__name__ in SYSTEM) or (module in ("io", "_io") and function is io.open)
+
+
+def at_every_write(subject: Subject, tally: Tally, most: int, deadline: float) -> None:
+    """Kill the work at every call that changes a file, or at so many of them."""
+    folder = fresh(subject)
+    pid = forked(lambda: Tracer(note=folder.with_name("calls")).during(lambda: subject.work(folder)), folder / "log")
+    assert ended(pid) == 0, (folder / "log").read_text()
+    calls = folder.with_name("calls").read_text().splitlines()
+    points = [
+        (number, torn) for number, name in enumerate(calls, 1) for torn in ([False, True][: 1 + (name == "write")])
+    ]
+    for number, torn in in_turn(points, most):
+        if time.monotonic() > deadline:
+            return
+        folder = fresh(subject)
+        tracer = Tracer(kill_at=number, torn=torn)
+        code = ended(forked(partial(tracer.during, partial(subject.work, folder)), folder / "log"))
+        kept, problem = still_there(subject, folder)
+        if code != -signal.SIGKILL:
+            problem = f"wrong: not killed at call {number}, but {code}"
+        kind = f"{subject.name}: {calls[number - 1]}{', torn' if torn else ''}"
+        tally.add(kind, problem or subject.verdict(folder, kept))
+
+
+def at_random(tally: Tally, count: int, deadline: float, seed: int) -> None:
+    """Kill runs of all methods at random moments, some of them twice."""
+    draw = random.Random(seed)
+    subjects: list[Subject] = [*(Run(method) for method in METHODS), Learn()]
+    killed = 0
+    while killed < count and time.monotonic() < deadline:
+        subject = subjects[killed % len(subjects)]
+        longest = subject.seconds()
+        folder = fresh(subject)
+        kept: Any = None
+        problem, times = None, 0
+        for _ in range(draw.choice([1, 1, 2])):
+            pid = forked(partial(subject.work, folder), folder / "log")
+            time.sleep(draw.uniform(0, longest))
+            os.kill(pid, signal.SIGKILL)
+            if ended(pid) == -signal.SIGKILL:
+                times += 1
+            kept, problem = still_there(subject, folder)
+            if problem:
+                break
+        problem = problem or subject.verdict(folder, kept)
+        for _ in range(times):  # none, if the work was done before
+            killed += 1
+            tally.add(subject.name, problem)
+
+
+def writes(tally: Tally, most: int, deadline: float) -> None:
+    for subject in (Run("gescl-distill"), Learn(), Cache()):
+        at_every_write(subject, tally, most, deadline)

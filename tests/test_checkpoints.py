@@ -222,6 +222,33 @@ def test_a_checkpoint_is_removed_when_the_model_is_saved(tmp_path: Path) -> None
     assert {file.name for file in tmp_path.iterdir()} == {"model.gescl"}
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("step", "many", "step must be"),
+        ("epochs", [{"loss": 1}], "epochs.0.task is missing"),
+        ("lr", [0.1, 0.1], "lr must be 1 numbers"),
+        ("schedule", {"step": 5}, "schedule.* must be like"),
+        ("schedule", None, "schedule"),
+    ],
+)
+def test_a_forged_checkpoint_is_refused_by_what_is_wrong(key: str, value: Any, message: str, tmp_path: Path) -> None:
+    path = interrupted(tmp_path)
+    state, header = read_tensors(path)
+    write_tensors(path, state, {**header, key: value})
+    with pytest.raises(DataError, match=f"does not fit this task: {message}"):
+        epochs_left(path)
+
+
+def test_moments_of_another_optimiser_are_refused(tmp_path: Path) -> None:
+    path = interrupted(tmp_path)
+    state, header = read_tensors(path)
+    del state["optimizer.0.exp_avg"]
+    write_tensors(path, state, header)
+    with pytest.raises(DataError, match=r"optimizer.0.exp_avg is missing"):
+        epochs_left(path)
+
+
 def test_room_is_asked_for_before_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel, NonNegativeInt
 from torch import Tensor
 from torch.optim import lr_scheduler
 
@@ -25,7 +26,7 @@ from .methods.base import Strategy, TaskContext
 from .networks.multihead import MultiHeadNet
 from .records import Epoch
 from .store import backup_of, read_tensors, remains_of, write_tensors
-from .validation import check_tensors
+from .validation import check_tensors, validated
 
 log = logging.getLogger("gescl")
 
@@ -99,6 +100,9 @@ class TaskState:
         kept = {name: tensor for name, tensor in saved.tensors.items() if not name.startswith(("task.", "optimizer."))}
         try:
             check_tensors(kept, in_place, "")
+            check_tensors(gates, self.net.task_state_like(gates), "task.")
+            self._check_optimizer(_under("optimizer", saved.tensors))
+            self._check_header(saved.header)
         except UsageError as error:
             raise DataError(f"the checkpoint does not fit this task: {error}; remove it to begin anew") from error
         for name, tensor in in_place.items():
@@ -114,6 +118,27 @@ class TaskState:
         for group, lr in zip(self.optimizer.param_groups, saved.header["lr"], strict=True):
             group["lr"] = lr
         self.scheduler.load_state_dict(saved.header["schedule"])
+
+    def _check_optimizer(self, moments: Mapping[str, Tensor]) -> None:
+        """Refuse moments that are not those of this optimiser, of all its steps or of none."""
+        kinds = {"exp_avg", "exp_avg_sq"} if isinstance(self.optimizer, torch.optim.Adam) else {"momentum_buffer"}
+        expected: dict[str, Tensor] = {}
+        for number, parameter in enumerate(self._stepped()):
+            if any(name.startswith(f"{number}.") for name in moments):
+                expected |= {f"{number}.{kind}": parameter for kind in kinds}
+                if isinstance(self.optimizer, torch.optim.Adam):
+                    expected[f"{number}.step"] = torch.zeros(())
+        check_tensors(moments, expected, "optimizer.")
+
+    def _check_header(self, header: Mapping[str, Any]) -> None:
+        """Refuse a header that this version would not have written for this task."""
+        known = validated(_Header, header, "")
+        if len(known.lr) != len(self.optimizer.param_groups):
+            raise UsageError(f"lr must be {len(self.optimizer.param_groups)} numbers, got {known.lr}")
+        for key, now in self.scheduler.state_dict().items():
+            there = known.schedule.get(key, known)
+            if _sort(there) != _sort(now):
+                raise UsageError(f"schedule.{key} must be like {now!r}, got {there!r}")
 
     def divide_rate(self, by: float) -> None:
         """Train on with a smaller learning rate."""
@@ -217,6 +242,22 @@ def remove_checkpoints(file: Path) -> None:
     for path in (file, backup_of(file)):
         with suppress(OSError):  # it is harmless: the next task has another fingerprint
             path.unlink()
+
+
+class _Header(BaseModel):
+    """What a checkpoint says besides its tensors."""
+
+    step: NonNegativeInt
+    epochs: list[Epoch]
+    lr: list[float]
+    schedule: dict[str, Any]
+
+
+def _sort(value: object) -> object:
+    """What a setting of a schedule is: a list of what, or a number; either kind of number will do."""
+    if isinstance(value, list):
+        return [_sort(inner) for inner in value]
+    return float if isinstance(value, int | float) and not isinstance(value, bool) else type(value)
 
 
 def _under(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

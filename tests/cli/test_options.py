@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gescl import UsageError
 from gescl.cli.options import parse_settings
+from gescl.runs.recipe import read_toml
 
 
 @pytest.mark.parametrize(
@@ -32,3 +34,11 @@ def test_settings_keep_their_order_and_the_last_of_one_key_wins() -> None:
 def test_a_setting_without_a_value_is_refused() -> None:
     with pytest.raises(UsageError, match=r"--set nonsense: write KEY=VALUE, as in --set training\.epochs=5"):
         parse_settings(["nonsense"])
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, "9" * 5000])
+def test_what_toml_cannot_take_is_text(text: str, tmp_path: Path) -> None:
+    assert parse_settings([f"a={text}"]) == {"a": text}
+    (tmp_path / "a.toml").write_text(f"a = {text}")
+    with pytest.raises(UsageError, match="not valid TOML"):
+        read_toml(tmp_path / "a.toml")

@@ -16,7 +16,7 @@ from typing import Any
 
 from gescl.methods import METHODS
 
-from .subjects import Cache, Learn, Run, Subject, Tally, ended, forked, fresh, in_turn, still_there
+from .subjects import Cache, Learn, Run, Subject, Tally, ended, forked, fresh, still_there
 
 #: Calls of the operating system and of files that change something there.
 SYSTEM = {
@@ -71,8 +71,8 @@ def _changes_files(function: Any) -> bool:
     return (module == "posix" and function.__name__ in SYSTEM) or (module in ("io", "_io") and function is io.open)
 
 
-def at_every_write(subject: Subject, tally: Tally, most: int, deadline: float) -> None:
-    """Kill the work at every call that changes a file, or at so many of them."""
+def at_every_write(subject: Subject, tally: Tally, most: int, deadline: float, seed: int) -> None:
+    """Kill the work at every call that changes a file, or at so many of them, in a random order."""
     folder = fresh(subject)
     pid = forked(lambda: Tracer(note=folder.with_name("calls")).during(lambda: subject.work(folder)), folder / "log")
     assert ended(pid) == 0, (folder / "log").read_text()
@@ -80,7 +80,9 @@ def at_every_write(subject: Subject, tally: Tally, most: int, deadline: float) -
     points = [
         (number, torn) for number, name in enumerate(calls, 1) for torn in ([False, True][: 1 + (name == "write")])
     ]
-    for number, torn in in_turn(points, most):
+    tally.possible += len(points)
+    random.Random(seed).shuffle(points)
+    for number, torn in points[:most]:
         if time.monotonic() > deadline:
             return
         folder = fresh(subject)
@@ -119,6 +121,8 @@ def at_random(tally: Tally, count: int, deadline: float, seed: int) -> None:
             tally.add(subject.name, problem)
 
 
-def writes(tally: Tally, most: int, deadline: float) -> None:
-    for subject in (Run("gescl-distill"), Learn(), Cache()):
-        at_every_write(subject, tally, most, deadline)
+def writes(tally: Tally, most: int, deadline: float, seed: int) -> None:
+    """All kinds of files, each for its share of the time."""
+    for number, subject in enumerate([Cache(), Learn(), Run("gescl-distill")]):
+        now = time.monotonic()
+        at_every_write(subject, tally, most, now + (deadline - now) / (3 - number), seed)

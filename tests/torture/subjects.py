@@ -46,6 +46,8 @@ class Tally:
     wrong: list[str] = field(default_factory=list)
     #: Kinds of faults, and how many of each.
     kinds: dict[str, int] = field(default_factory=dict)
+    #: How many different faults there are, where that is known.
+    possible: int = 0
     skipped: str = ""
 
     def add(self, kind: str, problem: str | None) -> None:
@@ -149,10 +151,12 @@ def _reference(subject: Subject) -> tuple[Any, float]:
 
 def fresh(subject: Subject, kind: str = "work", scratch: Path | None = None) -> Path:
     """A folder in which nothing has been done yet."""
-    folder = (scratch or SCRATCH) / f"{kind}-{subject.name}"
+    template, folder = SCRATCH / f"template-{subject.name}", (scratch or SCRATCH) / f"{kind}-{subject.name}"
+    if not template.exists():
+        template.mkdir(parents=True)
+        subject.prepare(template)
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    subject.prepare(folder)
+    shutil.copytree(template, folder)
     return folder
 
 

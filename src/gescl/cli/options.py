@@ -38,7 +38,7 @@ def parse_settings(settings: Iterable[str] | None) -> dict[str, Any]:
         parsed.pop(key, None)  # the last one counts, also behind a preset
         try:
             parsed[key] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):  # of TOML
             parsed[key] = text
     return parsed
 

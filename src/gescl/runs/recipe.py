@@ -134,7 +134,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UsageError(f"{path} does not exist") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # TOML's and Unicode's errors are ValueErrors, too
         raise UsageError(f"{path}: not valid TOML: {error}") from error
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error

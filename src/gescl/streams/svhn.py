@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 from ..errors import DataError
 from .dataset import DataSet, Labels, Pixels, sort_into
 from .files.catalogue import DATA_SETS, require_data
+from .files.matlab import matlab_arrays
 from .files.memory_map import New
 from .task import StreamOptions, TaskStream
 
@@ -40,18 +40,12 @@ def _make(files: list[Path], new: New) -> None:
 
 
 def _read(file: Path) -> tuple[Pixels, Labels]:
-    from scipy.io import loadmat  # slow to import, and only needed here
-
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # scipy only warns of variables it cannot read, and leaves them out
-            content = loadmat(file, variable_names=["X", "y"])
-    except NotImplementedError:
-        raise DataError(f"{file} is a MATLAB 7.3 file; SVHN is published as version 5") from None
-    except Exception as error:  # scipy raises nearly anything on a damaged file
-        if isinstance(error, OSError) and error.strerror:
-            raise DataError(f"cannot read {file}: {error.strerror}") from None
-        raise DataError(f"{file} is damaged, or not a MATLAB file: {error}") from None
+        content = matlab_arrays(file, ["X", "y"])
+    except OSError as error:
+        raise DataError(f"cannot read {file}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise DataError(f"{file} is damaged, or not a MATLAB file of version 5: {error}") from None
     pixels, labels = content.get("X"), content.get("y")
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[:-1] != SHAPE:
         raise DataError(f"{file}: X should be an array of 8-bit numbers, 32×32×3×(number of images)")

@@ -162,6 +162,12 @@ def test_a_file_cut_short_or_with_a_wrong_byte_is_read_or_refused(dump: Dump, tm
             assert all(isinstance(value, list | bytes | np.ndarray) for value in content.values())
 
 
+@pytest.mark.parametrize("put", [b"r\xff\xff\xff\x7f", b"p99999999999\n"])
+def test_a_few_bytes_cannot_take_all_memory(put: bytes, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="numbers an object"):
+        unpickled(write(tmp_path, b"\x80\x02}" + put + b"."))
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"cannot read .*nothing: No such file"):
         unpickled(tmp_path / "nothing")

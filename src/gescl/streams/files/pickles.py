@@ -7,8 +7,10 @@ numpy's own functions are called: with a forged dtype they could be made to foll
 
 from __future__ import annotations
 
+import io
 import math
 import pickle
+import pickletools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,8 +30,9 @@ def unpickled(path: Path) -> dict[str, Any]:
     Anything else that the file asks for is refused by name and not run.
     """
     try:
-        with path.open("rb") as file:
-            content = _Unpickler(file, fix_imports=False, encoding="bytes").load()
+        raw = path.read_bytes()
+        _check_sizes(raw)
+        content = _Unpickler(io.BytesIO(raw), fix_imports=False, encoding="bytes").load()
     except _RefusedError as refused:
         raise DataError(
             f"{path} asks for {refused}, which no data set needs; "
@@ -43,6 +46,13 @@ def unpickled(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise DataError(f"{path} should hold a dictionary, but holds a {type(content).__name__}")
     return {as_text(key): value.array if isinstance(value, _Array) else value for key, value in content.items()}
+
+
+def _check_sizes(raw: bytes) -> None:
+    """Refuse what makes the unpickler take memory that the file does not fill: a few bytes could ask for all of it."""
+    for opcode, argument, _ in pickletools.genops(raw):  # which fails where less is left than a length promises
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument) > len(raw):  # type: ignore[arg-type]
+            raise ValueError(f"it numbers an object {argument}, but cannot hold that many")
 
 
 def as_text(value: object) -> str:

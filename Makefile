@@ -5,6 +5,7 @@
 # make dist    wheel and sdist, tried in an empty environment
 # make bench   measure what docs/performance.md says; about a quarter of an hour
 # make audit   known weaknesses of the pinned dependencies; needs a network
+# make torture kill it, fill its disk, damage its files, hand it rubbish; an hour, TORTURE="--minutes 10" for less
 # make mutants which mistakes in methods and mathematics the tests would miss; an hour or two, resumable
 # make test-ray, make test-browser   the parts of make test that need more: a Ray cluster, Chromium (skipped without)
 
@@ -17,7 +18,7 @@ CLUSTER := tests/sweeps/test_ray_cluster.py
 BROWSER := tests/browser
 CHROMIUM := $(shell for name in chromium chromium-browser google-chrome; do command -v $$name && break; done)
 
-.PHONY: setup demo dist docs notebooks bench test test-ray test-browser mutants audit check format clean
+.PHONY: setup demo dist docs notebooks bench torture test test-ray test-browser mutants audit check format clean
 
 setup: $(STAMP)
 
@@ -83,6 +84,10 @@ else
 test-browser: $(STAMP)-browser $(STAMP)-docs
 	@GESCL_CHROMIUM=$(CHROMIUM) $(BIN)/pytest $(BROWSER)
 endif
+
+# What came of it is in results/torture.json and docs/reliability.md.
+torture: setup
+	@$(BIN)/python -m tests.torture $(TORTURE); status=$$?; $(BIN)/python bench/torture_page.py && exit $$status
 
 mutants: $(STAMP)-mutants
 	@$(BIN)/python bench/mutants.py

@@ -1,4 +1,4 @@
-"""docs/performance.md and docs/sparsity.md say what the benchmarks measured, and nothing else."""
+"""Pages that say what was measured say that, and nothing else."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PAGES = [
+    ("performance.md", "document.py"),
+    ("sparsity.md", "sparsity_page.py"),
+    ("reliability.md", "torture_page.py"),
+]
 
 
-@pytest.mark.parametrize(("page", "script"), [("performance.md", "document.py"), ("sparsity.md", "sparsity_page.py")])
+@pytest.mark.parametrize(("page", "script"), PAGES)
 def test_the_page_is_what_the_results_make_it(page: str, script: str) -> None:
     made = runpy.run_path(str(ROOT / "bench" / script))["page"]()
     assert made == (ROOT / "docs" / page).read_text(encoding="utf-8"), f"run python bench/{script}"

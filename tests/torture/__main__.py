@@ -32,7 +32,7 @@ def parts(scale: float, seed: int) -> dict[str, Part]:
 
     return {
         "kills": lambda tally, until: kills.at_random(tally, times(100), until, seed),
-        "writes": lambda tally, until: kills.writes(tally, times(1000), until, seed),
+        "writes": lambda tally, until: kills.writes(tally, times(400), until, seed),
         "disks": lambda tally, until: storage.disks(tally, times(28), until),
         "damage": lambda tally, until: storage.damage(tally, times(25), until, seed),
         "two at once": lambda tally, until: neighbours.two_at_once(tally, times(5), until),

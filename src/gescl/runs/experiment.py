@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from .. import distributed
+from ..checkpoints import remove_checkpoints
 from ..errors import DataError, UsageError
 from ..learner import Learner
 from ..methods import Joint
@@ -170,6 +171,7 @@ class Experiment:
             append_line(self.folder / "events.jsonl", event)
             learner.save(self.folder / "model.gescl", backup=False)
             yield learner, record
+        remove_checkpoints(self.folder / CHECKPOINT)  # of a run that was killed when its last task had been saved
         write_tensors(self.folder / "samples.safetensors", *_samples(learner, stream))
         _result(self.recipe, self.seed, learner).write(self.folder / "result.json")
 
@@ -260,7 +262,7 @@ def _lines_of(tasks: list[str], events: Path) -> Iterator[str]:
         for number, line in enumerate(lines, start=1):
             try:
                 known = line.endswith("\n") and json.loads(line)["task"] in tasks
-            except (ValueError, LookupError, TypeError) as error:
+            except (ValueError, LookupError, TypeError, RecursionError) as error:
                 raise DataError(f"{events}: line {number} is damaged; remove the line to continue") from error
             if known:
                 yield line

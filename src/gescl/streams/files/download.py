@@ -5,8 +5,10 @@ Nothing is unpacked unless its checksum is the published one, and no existing fi
 
 from __future__ import annotations
 
+import gzip
 import shutil
 import tarfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,7 +81,7 @@ def _unpack(archive: Path, data: Path, missing: list[str]) -> None:
                         shutil.copyfileobj(source, written)
                     part.rename(target)
                     left.remove(member.name)
-    except (tarfile.TarError, EOFError) as error:
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{archive} cannot be unpacked: {error}") from None
     if left:
         raise DataError(f"{archive} does not hold {', '.join(sorted(left))}")

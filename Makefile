@@ -7,7 +7,8 @@
 # make audit   known weaknesses of the pinned dependencies; needs a network
 # make torture kill it, fill its disk, damage its files, hand it rubbish; an hour, TORTURE="--minutes 10" for less
 # make mutants which mistakes in methods and mathematics the tests would miss; an hour or two, resumable
-# make test-ray, make test-browser   the parts of make test that need more: a Ray cluster, Chromium (skipped without)
+# make test-ray, make test-vision, make test-browser   the parts of make test that need more: a Ray cluster,
+#              torchvision with timm and Avalanche, Chromium (skipped without)
 
 PYTHON ?= python3
 VENV := .venv
@@ -16,9 +17,10 @@ STAMP := $(VENV)/.installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 CLUSTER := tests/sweeps/test_ray_cluster.py
 BROWSER := tests/browser
+VISION := tests/vision
 CHROMIUM := $(shell for name in chromium chromium-browser google-chrome; do command -v $$name && break; done)
 
-.PHONY: setup demo dist docs notebooks bench torture test test-ray test-browser mutants audit check format clean
+.PHONY: setup demo dist docs notebooks bench torture test test-ray test-vision test-browser mutants audit check format clean
 
 setup: $(STAMP)
 
@@ -70,12 +72,25 @@ check: setup
 	@found=$$($(BIN)/lint-imports --cache-dir .cache/import-linter) || { echo "$$found"; exit 1; }
 
 # The tests that anyone can run come last, so that the last lines printed name what was skipped, and why.
-test: check docs test-ray $(if $(CHROMIUM),test-browser)
-	@$(BIN)/pytest -rs --ignore $(CLUSTER) $(if $(CHROMIUM),--ignore $(BROWSER)) \
+test: check docs test-ray test-vision $(if $(CHROMIUM),test-browser)
+	@$(BIN)/pytest -rs --ignore $(CLUSTER) --ignore $(VISION) $(if $(CHROMIUM),--ignore $(BROWSER)) \
 		--numprocesses auto --cov --cov-report term:skip-covered --cov-fail-under 90
 
 test-ray: $(STAMP)-ray
 	@$(BIN)/pytest $(CLUSTER)
+
+# In an environment on top of the other: a torchvision that does not fit torch would be in the way of what looks for it.
+test-vision: $(VENV)/vision/.installed
+	@$(VENV)/vision/bin/python -m pytest $(VISION)
+
+$(VENV)/vision/.installed: $(STAMP)
+	@echo "installing timm and Avalanche into $(VENV)/vision (once)"
+	@$(BIN)/python -m venv $(VENV)/vision
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+		$$($(VENV)/vision/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/below.pth
+	@$(VENV)/vision/bin/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt --editable ".[avalanche,timm]"
+	@touch $@
 
 ifeq ($(CHROMIUM),)
 test-browser:

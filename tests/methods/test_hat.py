@@ -19,6 +19,7 @@ from gescl.records import Epoch
 
 from ..conftest import stripes
 from ..networks.residual import residual
+from ..networks.zoo import drawn
 from .learners import FAST, context_of, learned, logits, on_epoch, strategy_of
 
 NOTHING = Batch(torch.empty(0, dtype=torch.long), torch.empty(0))  # gates cost the same whatever the images
@@ -27,13 +28,18 @@ NOTHING = Batch(torch.empty(0, dtype=torch.long), torch.empty(0))  # gates cost 
 
 
 @pytest.mark.parametrize(
-    ("network", "optimizer"), [("small", "adam"), ("small", "sgd"), ("ags6", "adam"), ("residual", "adam")]
+    ("network", "optimizer"),
+    [
+        *[("small", "adam"), ("small", "sgd"), ("ags6", "adam"), ("residual", "adam")],
+        *[("squeezed", "adam"), ("group-normed", "adam")],
+    ],
 )
 def test_old_tasks_are_unchanged_to_the_last_bit(network: str, optimizer: Any) -> None:
     tasks = [stripes(str(k), seed=k) for k in range(3)]
     training = Training(epochs=2, lr=3e-3 if optimizer == "adam" else 0.03, batch_size=16, optimizer=optimizer)
     method = Hat(lam=0.5)  # a price at which every layer has room for a third task
-    learner = Learner(residual() if network == "residual" else network, method, training=training)
+    own = residual() if network == "residual" else drawn(network) if network in ("squeezed", "group-normed") else None
+    learner = Learner(own or network, method, training=training)
     after: list[Tensor] = []
     for index, task in enumerate(tasks):
         trunk = [p.detach().clone() for p in learner.net.trunk.parameters()] if index else []

@@ -44,6 +44,21 @@ def images(count: int = 200) -> Tensor:
     return torch.randint(0, 256, (count, *SHAPE), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
 
 
+@pytest.mark.parametrize(
+    ("source", "filters", "positions"),
+    [
+        ([0, 0, 1, 1, 2, 2], [0, 1, 2], 2),  # a flatten, or the groups of a group-norm
+        ([0, 1, 2, 3], [0, 1, 2, 3], 1),
+        ([4, 4, 4], [4], 3),
+        ([0, 0, 1, 1, 2, 3], [0, 0, 1, 1, 2, 3], 1),  # tied channels beside others: each is a channel of its own
+        ([0, 0, 1], [0, 0, 1], 1),
+    ],
+)
+def test_inputs_in_a_row_are_one_channel_where_all_are(source: list[int], filters: list[int], positions: int) -> None:
+    found = release._channels(torch.tensor(source))
+    assert (found[0].tolist(), found[1]) == (filters, positions)
+
+
 def observed(net: MultiHeadNet) -> list[Reader]:
     readers = readers_of(net, 0)
     with torch.no_grad(), observing(readers):

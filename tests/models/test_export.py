@@ -54,7 +54,7 @@ def assert_smaller_and_the_same(learner: Learner, shown: list[Task]) -> None:
     assert torch.equal(logits(learner, shown[0], 0), logits(learner, shown[0], 0)), "the learner is as it was"
 
 
-@pytest.mark.parametrize("name", ["ags6", "resnet18", "mobilenet", "densenet"])
+@pytest.mark.parametrize("name", ["ags6", "resnet18", "mobilenet", "densenet", "squeezed", "group-normed"])
 def test_a_compact_network_has_equal_logits_and_fewer_weights(name: str) -> None:
     assert_smaller_and_the_same(learned(drawn(name)), tasks())
 

@@ -164,23 +164,6 @@ def test_a_redrawn_filter_brings_its_statistics_to_old_tasks_when_it_becomes_imp
     assert old.shape == logits(learner, tasks()[0], 0).shape
 
 
-@pytest.mark.parametrize("name", ["resnet18", "mobilenetv2_100"])
-def test_networks_from_timm_keep_the_promises_where_it_is_installed(name: str, tmp_path: Path) -> None:
-    timm = pytest.importorskip("timm")
-    learner = Learner(timm.create_model(name, num_classes=0), ROOMY, training=Training(epochs=1, lr=1e-3))
-    shown = [stripes(str(k), shape=(3, 32, 32), seed=k) for k in range(2)]
-    learner.learn(shown[0])
-    learner.learn(shown[1])
-    learner.save(tmp_path / "a.gescl")
-    loaded = Learner.load(tmp_path / "a.gescl", network=timm.create_model(name, num_classes=0))
-    before = [logits(learner, task, index) for index, task in enumerate(shown)]
-    assert all(torch.equal(logits(loaded, task, index), before[index]) for index, task in enumerate(shown))
-    free = ~strategy_of(loaded, GesclStrategy).important
-    assert 0 < int(free.sum()) < len(free)
-    overwrite(loaded, free)
-    assert all(torch.equal(logits(loaded, task, index), before[index]) for index, task in enumerate(shown))
-
-
 STRIDED = """
 import torch
 from torch import nn

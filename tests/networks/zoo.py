@@ -57,6 +57,47 @@ def mobilenet(width: int = 8) -> nn.Module:
     return nn.Sequential(*stem, *blocks, *top, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
+class Squeezed(nn.Module):
+    """A residual block with squeeze-excite, as in EfficientNet and RegNet."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+        self.reduce, self.expand = nn.Conv2d(width, width // 2, 1), nn.Conv2d(width // 2, width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inside = torch.relu(self.norm(self.conv(x)))
+        asked = self.expand(torch.relu(self.reduce(inside.mean((2, 3), keepdim=True))))
+        return x + inside * torch.sigmoid(asked)
+
+
+def squeezed(width: int = 12) -> nn.Module:
+    """Squeeze-excite in residual blocks."""
+    stem = [nn.Conv2d(3, width, 3, 2, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    top = [nn.Conv2d(width, 2 * width, 3, 2), nn.BatchNorm2d(2 * width), nn.ReLU()]
+    return nn.Sequential(*stem, Squeezed(width), Squeezed(width), *top, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+class GroupNormed(nn.Module):
+    """A residual block with group-norm, as in detectors and small-batch ResNets."""
+
+    def __init__(self, width: int, groups: int) -> None:
+        super().__init__()
+        self.one, self.other = (nn.Conv2d(width, width, 3, padding=1, bias=False) for _ in range(2))
+        self.norm1, self.norm2 = nn.GroupNorm(groups, width), nn.GroupNorm(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x + self.norm2(self.other(torch.relu(self.norm1(self.one(x))))))
+
+
+def group_normed(width: int = 24, groups: int = 12) -> nn.Module:
+    """Group-norm instead of batch-norm."""
+    stem = [nn.Conv2d(3, width, 3, 2, padding=1), nn.GroupNorm(groups, width), nn.ReLU()]
+    top = [nn.Conv2d(width, width, 3, 2), nn.GroupNorm(groups, width, affine=False), nn.ReLU()]
+    blocks = [GroupNormed(width, groups), GroupNormed(width, groups)]
+    return nn.Sequential(*stem, *blocks, *top, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
 class DenseLayer(nn.Module):
     """What came in, with a few new channels made from all of it."""
 
@@ -94,6 +135,8 @@ ZOO: dict[str, Callable[[], nn.Module]] = {
     "resnet18": lambda: resnet(3, (8, 16, 24, 32), 2),
     "mobilenet": mobilenet,
     "densenet": densenet,
+    "squeezed": squeezed,
+    "group-normed": group_normed,
 }
 
 

@@ -104,7 +104,10 @@ def judged(graph: FilterGraph, readers: list[Reader]) -> Tensor:
 def _channels(source: Tensor) -> tuple[Tensor, int]:
     """The filter of each channel, and the number of inputs in a row that are one channel."""
     positions = int((source != source[0]).nonzero()[0]) if (source != source[0]).any() else len(source)
-    return source[::positions].cpu(), positions
+    filters = source[::positions]
+    if not torch.equal(filters.repeat_interleave(positions), source):
+        filters, positions = source, 1  # of several layers, of which only some have channels tied in a row
+    return filters.cpu(), positions
 
 
 @contextmanager

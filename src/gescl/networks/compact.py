@@ -154,4 +154,9 @@ def shrunk(trunk: fx.GraphModule, graph: FilterGraph, keep: Tensor) -> fx.GraphM
             module.out_features, module.in_features = module.weight.shape
         elif hasattr(module, "num_features"):
             module.num_features = len(rows)  # type: ignore[assignment]  # a batch-norm, or like one
+    for name, filters in graph.named(graph.outlets):
+        module = trunk.get_submodule(name)
+        if isinstance(module, nn.GroupNorm):  # perhaps without weights; loses whole groups
+            kept = int(keep[filters].sum())
+            module.num_groups, module.num_channels = module.num_groups * kept // module.num_channels, kept
     return trunk

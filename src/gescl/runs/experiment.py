@@ -216,6 +216,7 @@ class Experiment:
                 training=self.recipe.training,
                 device=self.device,
                 seed=self.seed,
+                weights=self.recipe.weights,
             )
             write_bytes(events, b"")
         learner.observer = Observers(_EventLog(events), self.observer)

@@ -38,7 +38,9 @@ from ..training import PRESETS, Training
 from ..validation import validated
 
 Found = TypeVar("Found")
-SECTIONS = ("name", "network", "stream", "training", "method", "methods", "variants")
+SECTIONS = ("name", "network", "weights", "stream", "training", "method", "methods", "variants")
+#: Keys that are texts, not tables.
+TEXTS = ("name", "network", "weights")
 
 
 class Recipe(BaseModel):
@@ -48,6 +50,8 @@ class Recipe(BaseModel):
 
     name: str
     network: str
+    #: A safetensors file that the network starts from; from the current folder, if it is relative.
+    weights: str | None = None
     stream: str
     stream_options: BaseModel
     training: Training
@@ -62,6 +66,8 @@ class Recipe(BaseModel):
     def tables(self) -> dict[str, Any]:
         """The recipe as the tables of a file, every value written out."""
         tables: dict[str, Any] = {"name": self.name, "network": self.network}
+        if self.weights is not None:
+            tables["weights"] = self.weights
         tables["stream"] = {"name": self.stream, **self.stream_options.model_dump(exclude_none=True)}
         tables["training"] = self.training.model_dump()
         tables["method"] = {"name": method_name(self.method), **self.method.model_dump()}
@@ -164,17 +170,17 @@ def _table(where: str, tables: Mapping[str, Any], key: str) -> dict[str, Any]:
 def _put(tables: dict[str, Any], key: str, value: Any, where: str) -> None:
     """Set a value by its full name, or all of `training` by the name of a preset."""
     first, _, rest = key.partition(".")
-    if first not in ("name", "network", "stream", "training", "method"):
-        raise UsageError(f"{where}: {unknown('key', first, ('network', 'stream', 'training', 'method'))}")
+    if first not in (*TEXTS, "stream", "training", "method"):
+        raise UsageError(f"{where}: {unknown('key', first, (*TEXTS[1:], 'stream', 'training', 'method'))}")
     if key == "training" and isinstance(value, str):
         if value not in PRESETS:
             raise UsageError(f"{where}: {unknown('training', value, PRESETS)}")
         tables[key] = PRESETS[value].model_dump()
     elif not rest:
-        if first not in ("name", "network"):
+        if first not in TEXTS:
             raise UsageError(f"{where}: {first} is a table; set one of its keys, {first}.KEY")
         tables[first] = value
-    elif first in ("name", "network"):
+    elif first in TEXTS:
         raise UsageError(f"{where}: {first} is not a table")
     else:
         tables[first] = {**_table(where, tables, first), rest: value}
@@ -188,8 +194,8 @@ def _named(where: str, find: Callable[[str], Found], name: str) -> Found:
 
 
 def _validated(where: str, tables: dict[str, Any], variant: str | None) -> Recipe:
-    for key in ("name", "network"):
-        if not isinstance(tables.get(key), str):
+    for key in TEXTS:
+        if not isinstance(tables.get(key), str) and (key in tables or key != "weights"):
             problem = "is missing" if key not in tables else f"must be a string, got {tables[key]!r}"
             raise UsageError(f"{where}: {key} {problem}")
     if tables["name"] in ("", ".", "..") or any(slash in tables["name"] for slash in "/\\"):
@@ -207,6 +213,7 @@ def _validated(where: str, tables: dict[str, Any], variant: str | None) -> Recip
     return Recipe(
         name=tables["name"],
         network=tables["network"],
+        weights=tables.get("weights"),
         stream=stream_name,
         stream_options=validated(spec.options, stream, f"{where}: stream."),
         training=validated(Training, _table(where, tables, "training"), f"{where}: training."),

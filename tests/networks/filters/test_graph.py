@@ -188,23 +188,35 @@ class Between(nn.Module):
 
 
 class SqueezeExcite(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, factor: Callable[[Tensor], Tensor] = torch.sigmoid) -> None:
         super().__init__()
         self.squeeze, self.excite = nn.Conv2d(8, 2, 1), nn.Conv2d(2, 8, 1)
+        self.factor = factor
 
     def forward(self, x: Tensor) -> Tensor:
         asked: Tensor = self.excite(torch.relu(self.squeeze(x.mean((2, 3), keepdim=True))))
-        return x * F.hardtanh(asked, -1.0, 1.0)
+        return x * self.factor(asked)
 
 
 @pytest.mark.parametrize(
     ("odd", "words"),
     [
         (nn.PixelShuffle(2), ["'odd'", "PixelShuffle"]),
-        (nn.GroupNorm(2, 8), ["'odd'", "GroupNorm"]),
-        (nn.LayerNorm([8, 8, 8]), ["'odd'", "LayerNorm"]),
+        (nn.GroupNorm(1, 8), ["'odd'", "GroupNorm", "Use BatchNorm2d, or nn.GroupNorm with several groups", "ewc"]),
+        (nn.LayerNorm([8, 8, 8]), ["'odd'", "LayerNorm", "Use BatchNorm2d", "takes any network: ewc, si, mas, lwf"]),
+        (lambda x: F.layer_norm(x, x.shape[1:]), ["layer_norm", "Use BatchNorm2d"]),
+        (
+            lambda x: x.permute(0, 2, 3, 1).relu().permute(0, 3, 1, 2),
+            ["permute", "channels must stay second", "use BatchNorm2d"],
+        ),
+        (lambda x: x * torch.sigmoid(x.mean(1, keepdim=True)), ["mean", "apart"]),
+        (lambda x: torch.relu(x) * torch.tanh(x), ["mul", "mixes", "only one side may be a sigmoid"]),
+        (lambda x: torch.sigmoid(x) * torch.sigmoid(x), ["mul", "mixes"]),
+        (lambda x: torch.sigmoid(x.relu()).mean((2, 3)) * x.mean((2, 3)), ["sigmoid", "makes 0.5 out of zero"]),
+        (lambda x: x.mean((2, 3), keepdim=True) * torch.sigmoid(x), ["mul", "each channel needs one of its own"]),
         (nn.LocalResponseNorm(2), ["'odd'", "LocalResponseNorm"]),
-        (SqueezeExcite(), ["mul", "mixes"]),
+        (SqueezeExcite(), []),
+        (SqueezeExcite(F.hardtanh), ["mul", "mixes"]),
         (nn.Softmax2d(), ["'odd'", "Softmax2d"]),
         (nn.Sigmoid(), ["'odd'", "Sigmoid", "makes 0.5 out of zero"]),
         (nn.Softplus(), ["'odd'", "Softplus", "makes 0.693 out of zero"]),
@@ -234,6 +246,34 @@ def test_what_mixes_channels_or_makes_something_of_nothing_is_refused_by_name(
     assert all(word in str(refusal.value) for word in words), refusal.value
 
 
+def test_a_group_norm_makes_one_filter_of_each_group_and_keeps_groups_apart() -> None:
+    torch.manual_seed(0)
+    trunk, images = Between(nn.Sequential(nn.GroupNorm(4, 8), nn.ReLU())), torch.randn(2, 3, 8, 8)
+    graph = FilterGraph(trunk, images)
+    (layer,) = graph.layers
+    assert layer.size == 4 and layer.matrix().shape == (4, 2 * (27 + 1 + 2)), "kernels, biases, γ and β of two channels"
+    before = trunk(images).view(2, 4, -1)
+    graph.erase(torch.tensor([False, True, False, False]))
+    after = trunk(images).view(2, 4, -1)
+    assert not after[:, 1].any() and torch.equal(after[:, [0, 2, 3]], before[:, [0, 2, 3]])
+
+
+def test_a_squeeze_excites_factor_belongs_to_the_filter_that_it_scales() -> None:
+    torch.manual_seed(0)
+    trunk, images = Between(SqueezeExcite()), torch.randn(2, 3, 8, 8)
+    graph = FilterGraph(trunk, images)
+    assert [(layer.name, layer.size) for layer in graph.layers] == [("conv", 8), ("odd.squeeze", 2)]
+    assert graph.layers[0].matrix().shape == (8, 27 + 1 + 2 + 1), "kernel and bias, and the row that makes its factor"
+    gone = torch.tensor([True, *[False] * 7, False, False])
+    graph.erase(gone)
+    graph.cut_outlets(gone, nn.Linear(8 * 64, 2), spared=torch.zeros_like(gone))
+    before = trunk(images).view(2, 8, -1)
+    with torch.no_grad():
+        trunk.conv.weight[0] = 1.0
+    after = trunk(images).view(2, 8, -1)
+    assert torch.equal(after[:, 1:], before[:, 1:]) and after[:, 0].any(), "nothing reads it, not even the squeeze"
+
+
 @pytest.mark.parametrize(
     ("odd", "rests"),
     [
@@ -242,6 +282,10 @@ def test_what_mixes_channels_or_makes_something_of_nothing_is_refused_by_name(
         (nn.Hardshrink(), True),
         (nn.Sequential(nn.BatchNorm2d(8), nn.ReLU()), True),
         (nn.Sequential(nn.MaxPool2d(2), nn.ReLU()), True),
+        (nn.Sequential(nn.GroupNorm(4, 8), nn.ReLU()), True),
+        (nn.GroupNorm(4, 8), False),
+        (lambda x: torch.relu(x) * torch.sigmoid(x), True),
+        (lambda x: x * torch.sigmoid(x), False),
         (nn.Sequential(nn.ReLU(), nn.GELU()), True),
         (nn.Identity(), False),  # nothing follows the last layer
         (nn.BatchNorm2d(8), False),

@@ -40,6 +40,29 @@ PASSING = {
 }
 # The same, but they may change the sign: an activation after them cannot be applied before them.
 SCALING = {nn.Upsample, F.interpolate, operator.mul, operator.truediv, torch.mul, torch.div, "mul", "div"}
+MULTIPLYING = {operator.mul, operator.imul, torch.mul, "mul", "mul_"}
+# Their result for one channel depends on others: what to do instead.
+MIXING = {
+    **dict.fromkeys(
+        (nn.LayerNorm, F.layer_norm, nn.RMSNorm, F.rms_norm, F.group_norm),
+        "it normalises many channels together, so that none could be free while others are needed. Use BatchNorm2d, or "
+        "nn.GroupNorm with several groups, whose channels then form one filter per group",
+    ),
+    **dict.fromkeys(
+        (nn.PixelShuffle, nn.ChannelShuffle, F.pixel_shuffle, F.channel_shuffle),
+        "it moves values from channel to channel. Use nn.Upsample, or leave it out",
+    ),
+    **dict.fromkeys(
+        (torch.permute, torch.transpose, "permute", "transpose"),
+        "channels must stay second. Around a layer-norm over channels, use BatchNorm2d without it",
+    ),
+    **dict.fromkeys(
+        (nn.Softmax, nn.Softmax2d, F.softmax, torch.softmax, "softmax"),
+        "it weighs channels against each other. Leave it out",
+    ),
+}
+#: What takes any network, since it knows of weights only.
+ANY_NETWORK = "or learn with a method that takes any network: ewc, si, mas, lwf"
 FLATTENING = {nn.Flatten, torch.flatten, "flatten", "view", "reshape", torch.reshape, torch.squeeze, "squeeze"}
 ADDING = {torch.add, operator.add, operator.iadd, "add", "add_"}
 # Operations on the size of a tensor, through which no image passes.

@@ -2,7 +2,8 @@
 
 The trunk is traced symbolically (torch.fx) and walked once in forward order. Each output channel of a convolution or
 linear layer gets a new number; activations, pooling and batch-norm pass numbers on, a residual add ties them together,
-a concatenation joins them, and a flatten repeats each once per position. Operations that mix channels, or make
+a group-norm those of each of its groups, and a squeeze-excite each channel to its factor; a concatenation joins them,
+and a flatten repeats each once per position. Operations that mix channels, or make
 something out of zero, are refused by name: the method's guarantees would silently fail.
 """
 
@@ -22,7 +23,10 @@ from .channels import Trace
 from .operations import (
     ACTIVATIONS,
     ADDING,
+    ANY_NETWORK,
     FLATTENING,
+    MIXING,
+    MULTIPLYING,
     PASSING,
     SCALING,
     SIZES,
@@ -71,6 +75,8 @@ class _Walker:
         self.channels: dict[fx.Node, Tensor] = {}
         #: Channels that reach a node from their filter without passing an activation with zero slope at zero.
         self.open: dict[fx.Node, Tensor] = {}
+        #: Nodes that are not zero where their filter is, by their value there: they may only scale channels.
+        self.factors: dict[fx.Node, float] = {}
         self.used: set[str] = set()
 
     def walk(self) -> Trace:
@@ -95,12 +101,18 @@ class _Walker:
     def _visit(self, node: fx.Node) -> None:
         layer, kind = self._layer(node), self._kind(node)
         norm = self._norm(node)
+        if not (kind in MULTIPLYING and len(node.all_input_nodes) == 2):
+            self._refuse_factors(node)
         if isinstance(layer, Convolution):
             self._convolution(node, layer)
         elif isinstance(layer, nn.Linear):
             self._linear(node, layer)
         elif norm is not None:
             self._batch_norm(node, norm)
+        elif isinstance(layer, nn.GroupNorm):
+            self._group_norm(node, layer)
+        elif kind in MULTIPLYING and len(node.all_input_nodes) == 2:
+            self._scale(node)
         elif kind in ADDING:
             self._add(node)
         elif kind in (torch.cat, torch.concat):
@@ -112,7 +124,8 @@ class _Walker:
         elif kind in PASSING | SCALING:
             self._pass(node, layer)
         else:
-            raise self._refused(node, "not supported: it mixes channels, or is unknown to the filter graph")
+            unknown = "it mixes channels, or is unknown to the filter graph. Replace it"
+            raise self._refused(node, f"not supported: {MIXING.get(kind, unknown)}, {ANY_NETWORK}")
 
     def _layer(self, node: fx.Node) -> nn.Module | None:
         return self.trunk.get_submodule(str(node.target)) if node.op == "call_module" else None
@@ -132,17 +145,44 @@ class _Walker:
         return self.trunk.get_submodule(str(node.target).rpartition(".")[0])
 
     def _attribute(self, node: fx.Node) -> None:
-        if not all(self._norm(user) is not None for user in node.users):
-            raise self._refused(node, "a tensor of the network is used outside its layers")
+        for user in node.users:
+            if user.target in MIXING:
+                raise self._refused(user, f"not supported: {MIXING[user.target]}, {ANY_NETWORK}")
+            if self._norm(user) is None:
+                raise self._refused(node, "a tensor of the network is used outside its layers")
 
     def _activation(self, node: fx.Node, layer: nn.Module | None) -> None:
         if len(node.all_input_nodes) != 1:
             raise self._refused(node, "it takes more than one input")
         value, slope = Activation(node, layer).at_zero()
         if value != 0:
-            raise self._refused(node, f"it makes {value:.3g} out of zero, so a filter at zero would have an effect")
+            self.factors[node] = value
         source = node.all_input_nodes[0]
         self._set(node, self.channels[source], self.open[source] if slope != 0 else False)
+
+    def _refuse_factors(self, node: fx.Node) -> None:
+        for source in node.all_input_nodes:
+            if source in self.factors:
+                raise self._refused(
+                    source,
+                    f"it makes {self.factors[source]:.3g} out of zero, so a filter at zero would have an effect; it "
+                    "may only be multiplied with channels, as in squeeze-excite",
+                )
+
+    def _scale(self, node: fx.Node) -> None:
+        """Squeeze-excite: each channel times a factor of its own, which then belongs to the same filter."""
+        inputs = node.all_input_nodes
+        scaled, factors = ([n for n in inputs if (n in self.factors) == is_factor] for is_factor in (False, True))
+        if len(scaled) != 1:
+            raise self._refused(node, "a product of channels mixes them; only one side may be a sigmoid or the like")
+        (channels,), (factor,) = ([self.channels[n] for n in nodes] for nodes in (scaled, factors))
+        if len(channels) != len(factor) or _shape(node) != _shape(scaled[0]):
+            raise self._refused(node, f"its factors are {_shape(factors[0])}, its channels {_shape(scaled[0])}; each "
+                                "channel needs one of its own")  # fmt: skip
+        if (channels < 0).any() or (factor < 0).any():
+            raise self._refused(node, "it multiplies the image itself")
+        self.found.tie(channels, factor)
+        self._set(node, channels, self.open[scaled[0]])  # zero where the channel is, whatever the factor
 
     def _pass(self, node: fx.Node, layer: nn.Module | None) -> None:
         source = node.all_input_nodes[0]
@@ -184,7 +224,7 @@ class _Walker:
             self.found.rows.append((layer.bias, made))
         self.found.owners.append((layer, made))
         self.found.edges.append((layer.weight, sources, made))
-        if not all(self._norm(user) is not None for user in node.users):
+        if not all(self._norm(user) is not None or isinstance(self._layer(user), nn.GroupNorm) for user in node.users):
             self._emit(node, layer, made)
         self._read(node.all_input_nodes[0])
 
@@ -198,6 +238,22 @@ class _Walker:
             self.found.rows += [(layer.weight, channels), (layer.bias, channels)]
             self.found.owners.append((layer, channels))
         self.found.norms.append((layer, channels))
+        self._emit(node, layer, channels)
+
+    def _group_norm(self, node: fx.Node, layer: nn.GroupNorm) -> None:
+        """The channels of a group are normalised together, and so they are one filter."""
+        channels = self.channels[node.all_input_nodes[0]]
+        if (channels < 0).any():
+            raise self._refused(node, "a group-norm on the image itself is not supported")
+        if layer.num_groups == 1:
+            raise self._refused(node, f"not supported: {MIXING[nn.LayerNorm]}, {ANY_NETWORK}")
+        self._once(node, str(node.target))
+        for group in channels.view(layer.num_groups, -1):
+            self.found.tie(group[:1].expand_as(group), group)
+        self._set(node, channels, open_=True)  # β has a gradient in any case
+        if layer.affine:
+            self.found.rows += [(layer.weight, channels), (layer.bias, channels)]
+            self.found.owners.append((layer, channels))
         self._emit(node, layer, channels)
 
     def _emit(self, node: fx.Node, layer: nn.Module, channels: Tensor) -> None:
@@ -242,6 +298,7 @@ class _Walker:
         if not isinstance(result, fx.Node) or len(_shape(result)) != 2:
             shape = f"of shape {_shape(result)}" if isinstance(result, fx.Node) else "several values"
             raise UsageError(f"network {type(self.trunk).__name__}: a trunk must give flat features N×D, not {shape}")
+        self._refuse_factors(node)
         self.found.features = self.channels[result]
         self._read(result)
         if not self.found.owners:

@@ -11,7 +11,7 @@ import pytest
 from gescl import Learner
 
 from ..models.test_folders import Gescl, gescl
-from .blocks import PAGES, ROOT, Block, blocks, commands, parse, run
+from .blocks import PAGES, ROOT, Block, blocks, parse, run
 
 __all__ = ["gescl"]  # the fixture
 
@@ -41,7 +41,7 @@ def test_every_block_of_the_page_runs(page: Path, gescl: Gescl) -> None:
 
 @pytest.mark.parametrize("block", NOT_RUN, ids=str)
 def test_a_block_that_is_not_run_says_why(block: Block) -> None:
-    assert list(commands(block)), "there is nothing to run"
+    assert block.text.strip(), "there is nothing to run"
     pytest.skip(f"{block}: {block.reason}")
 
 

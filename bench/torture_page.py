@@ -17,7 +17,7 @@ BEGIN, END = "<!-- counts: bench/torture_page.py -->", "<!-- end of counts -->"
 WORDS = {
     "kills": "SIGKILL at a random moment of a run or of `gescl learn`, all methods in turn",
     "writes": "SIGKILL at a call that changes a file, or in the middle of a write",
-    "disks": "a disk that becomes full or read-only before or while a model, checkpoint, result or cache is written",
+    "disks": "a disk that becomes full, or a folder read-only, before or while files are written",
     "damage": "a checkpoint, model or cache with a flipped bit, cut short, overwritten or emptied",
     "two at once": "two processes on one run, or on one model",
     "vanishing files": "images of the next task vanish while a task is learned, and come back",

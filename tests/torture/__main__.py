@@ -52,6 +52,7 @@ def torture(out: Path, scale: float, minutes: float, only: list[str], seed: int,
     fine = True
     with tempfile.TemporaryDirectory(prefix="gescl-torture-") as scratch:
         subjects.SCRATCH = Path(scratch)
+        subjects.SCRATCH.chmod(0o755)  # for a part of it that is done as another user
         Run("gescl-distill").work(Path(scratch, "warm"))  # imports what is imported late, once for all processes
         for name, part in parts(scale, seed).items():
             if only and name not in only:

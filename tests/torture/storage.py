@@ -22,6 +22,7 @@ from .subjects import Cache, Learn, Run, Subject, Tally, done, fresh, still_ther
 
 BALLAST = "ballast"
 MEGABYTES = 24
+NOBODY = 65534
 
 
 @contextmanager
@@ -52,8 +53,19 @@ def fill(disk: Path, left: int) -> None:
         file.truncate(max(0, file.tell() - left))
 
 
-def make_read_only(disk: Path, read_only: bool = True) -> None:
-    subprocess.run(["mount", "-o", f"remount,{'ro' if read_only else 'rw'}", disk], check=True)
+def make_read_only(folder: Path, read_only: bool = True) -> None:
+    for path in [folder, *(inner for inner in folder.rglob("*") if inner.is_dir())]:
+        path.chmod(0o555 if read_only else 0o755)
+
+
+def _as_nobody(folder: Path, work: Callable[[], None]) -> None:
+    """Do the work as a user whom permissions bind, unlike root."""
+    if os.geteuid() == 0:
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, NOBODY, NOBODY)
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+    work()
 
 
 class At(Observer):
@@ -94,7 +106,13 @@ def _faulty(
 
 
 def disks(tally: Tally, most: int, deadline: float) -> None:
-    """Runs, `learn` and caches on a disk that becomes full or read-only at some moment."""
+    """Runs, `learn` and caches on a disk that becomes full, or in folders that become read-only, at some moment."""
+    for moment in subjects.in_turn(MOMENTS, most):
+        run = Run("gescl")
+        folder = fresh(run)
+        work = partial(_run_until, run, folder, moment, partial(make_read_only, folder))
+        repair = partial(make_read_only, folder, False)
+        _faulty(tally, "folder read-only", folder, partial(_as_nobody, folder, work), repair, run)
     faults = [(moment, left) for left in (0, 5_000, 150_000, 600_000) for moment in MOMENTS]
     try:
         with small_disk() as disk:
@@ -105,11 +123,6 @@ def disks(tally: Tally, most: int, deadline: float) -> None:
                 folder = fresh(run, scratch=disk)
                 work = partial(_run_until, run, folder, moment, partial(fill, disk, left))
                 _faulty(tally, "disk full", folder, work, (disk / BALLAST).unlink, run)
-            for moment in subjects.in_turn(MOMENTS, most):
-                run = Run("gescl")
-                folder = fresh(run, scratch=disk)
-                work = partial(_run_until, run, folder, moment, partial(make_read_only, disk))
-                _faulty(tally, "disk read-only", folder, work, partial(make_read_only, disk, False), run)
             for left in subjects.in_turn([0, 5_000, 150_000], most):
                 for subject in (Learn(), Cache()):
                     folder = fresh(subject, scratch=disk)

@@ -467,3 +467,15 @@ def test_a_shift_out_of_the_picture_is_refused(shape: tuple[int, int, int]) -> N
     with pytest.raises(UsageError, match=rf"training\.shift = 8 would move images of {size} pixels out of sight"):
         Learner("small", "finetune", training=Training(epochs=1, shift=8)).learn(task)
     Learner("small", "finetune", training=Training(epochs=1, shift=7)).learn(task)
+
+
+def test_few_images_get_more_epochs_until_there_are_enough_steps() -> None:
+    training = Training(epochs=4, min_steps=100, batch_size=32)
+    assert [training.for_images(count).epochs for count in (10, 33, 800, 801, 9999)] == [100, 50, 4, 4, 4]
+    assert Training(epochs=4).for_images(1).epochs == 4
+    learner = Learner("small", training=Training(epochs=2, min_steps=5, batch_size=32))
+    learner.learn(stripes("a", 2, shape=(1, 8, 8)))  # 144 to train on: five steps per epoch
+    assert learner.records[0].epochs == 2
+    learner.training = training.model_copy(update={"min_steps": 11, "epochs": 1})
+    learner.learn(stripes("b", 2, shape=(1, 8, 8)))
+    assert learner.records[1].epochs == 3 and learner.training.epochs == 1

@@ -169,7 +169,7 @@ class Learner:
                     net.add_head(len(known.classes))
                 self.records.append(_unlearned(known, len(self.records)))
         try:
-            self.observer.begin_task(task.name, self.training.epochs)
+            self.observer.begin_task(task.name, self.training.for_images(len(task.train)).epochs)
             record, recognition = self._learn(
                 task, sorted(earlier, key=lambda known: self.index(known.name)), checkpoints
             )
@@ -215,8 +215,8 @@ class Learner:
 
         epochs = []
         for epoch in learn_task(
-            net, strategy, task, self.training, seed=self.seed, earlier=earlier, augment=self.augment,
-            before_end=test_before_end, resume=resume, on_state=keep,
+            net, strategy, task, self.training.for_images(len(task.train)), seed=self.seed, earlier=earlier,
+            augment=self.augment, before_end=test_before_end, resume=resume, on_state=keep,
         ):  # fmt: skip
             epochs.append(epoch)
             self.observer.end_epoch(epoch)

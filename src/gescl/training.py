@@ -53,6 +53,10 @@ class Training(BaseModel):
     lr: PositiveFloat = Field(1e-3, description="learning rate at the start of every task")
     batch_size: PositiveInt = Field(64, description="images per optimiser step")
     epochs: PositiveInt = Field(15, description="maximum number of passes over a task's training images")
+    min_steps: NonNegativeInt = Field(
+        0,
+        description="a task with few images gets more epochs than `epochs`, until there are this many optimiser steps",
+    )
     schedule: Literal["plateau", "cosine"] = Field(
         "plateau",
         description="divide the rate when validation no longer improves, or let it fall along a cosine to 0 over "
@@ -84,6 +88,11 @@ class Training(BaseModel):
         description="if the loss is no longer a finite number: stop, or repeat the epoch with a third of the learning "
         "rate, at most three times per task",
     )
+
+    def for_images(self, images: int) -> Training:
+        """These settings with the number of epochs that so many training images get."""
+        steps_per_epoch = -(-images // self.batch_size)
+        return self.model_copy(update={"epochs": max(self.epochs, -(-self.min_steps // steps_per_epoch))})
 
 
 PRESETS = {

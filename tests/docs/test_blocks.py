@@ -33,7 +33,7 @@ def test_every_block_of_the_page_runs(page: Path, gescl: Gescl) -> None:
             run(block, names, gescl)
     if page == OWN_DATA:
         learner = Learner.load("letters.gescl")
-        assert learner.tasks == ["digits", "latin-capitals", "greek"]
+        assert learner.tasks == ["digits", "greek-capitals"]
         assert all(row[-1] is not None and row[-1] > 0.3 for row in learner.accuracy), "chance is 0.1"
     if page.stem == "own-loop":
         assert sum(names["gescl"].strategy.capacity().important.values()) > 16, "some filters are taken in each layer"
@@ -63,6 +63,16 @@ def test_a_block_that_does_not_work_is_noticed(page: str, complaint: str, gescl:
 
     with pytest.raises((AssertionError, ZeroDivisionError), match=complaint):
         tried()
+
+
+def test_what_the_month_prints_stands_as_it_was_printed() -> None:
+    """By the commands that stand on the page: `python bench/story.py` writes both."""
+    page = OWN_DATA.read_text(encoding="utf-8")
+    month = page[page.index("## A month") : page.index("## What to know")]
+    for part in json.loads((ROOT / "results" / "story.json").read_text(encoding="utf-8")):
+        _, found, after = month.partition(f"```sh\n{part['commands']}```\n\n")
+        assert found, part["commands"]
+        assert not after.startswith("```text") or after.startswith(f"```text\n{part['printed']}```")
 
 
 def test_how_often_a_task_is_guessed_stands_as_it_was_measured() -> None:

@@ -21,12 +21,12 @@ import pytest
 import torch
 from PIL import Image
 
-from gescl import Learner, Task, Training
+from gescl import Learner, Task
 from gescl.cli.app import main
 from gescl.methods.base import Capacity
 from gescl.model_file import alone_with
 from gescl.models.learning import learn_folder, short_of_room
-from gescl.models.start import Choices
+from gescl.models.start import LARGEST_DEFAULT, TRAINING, Choices
 from gescl.observers import Observer
 from gescl.records import Epoch
 from gescl.store import backup_of, read_tensors
@@ -151,7 +151,7 @@ def test_a_dry_run_saves_nothing(gescl: Gescl, photos: Path) -> None:
 def test_another_process_goes_on_as_one_process_would(gescl: Gescl, photos: Path) -> None:
     """What `learn` does twice equals a learner that stays in memory, bit by bit."""
     assert gescl("learn", "model.gescl", "gears")[0] == 0
-    one = Learner("small", training=Training(epochs=6))
+    one = Learner("small", training=TRAINING.model_copy(update={"epochs": 6, "min_steps": 0}))
     for name in ("bolts", "gears"):
         one.learn(folder_task(photos / name, image_size=16, test_fraction=0))
     two = Learner.load("model.gescl")
@@ -199,7 +199,7 @@ def test_mistakes_are_named_and_change_nothing(gescl: Gescl, photos: Path) -> No
             "has no attribute 'Sequental'",
         ),
         (("learn", "new.gescl", "gears", "--network", "wrong:syntax"), "wrong.py:3)"),
-        (("learn", "new.gescl", "gears", "--network", "wrong:narrow"), "cannot take images of 3×64×64"),
+        (("learn", "new.gescl", "gears", "--network", "wrong:narrow"), "cannot take images of 3×16×16"),
         (("learn", "new.gescl", "gears", "--network", "time:time"), "not an nn.Module"),
         (("learn", "new.gescl", "gears", "--network", "small", "--weights", "none.safetensors"), "do not exist"),
         (("learn", "new.gescl", "gears", "--network", "wrong:narrow"), "read the images with --images grey"),
@@ -314,6 +314,36 @@ def test_settings_are_for_a_new_model_and_training_for_any(gescl: Gescl, photos:
     assert (learner.training.lr, learner.training.epochs) == (0.01, 3), "--epochs says it last"
     assert gescl("learn", "new.gescl", "gears", "--set", "training.epochs=2")[0] == 0
     assert (Learner.load("new.gescl").training.lr, Learner.load("new.gescl").records[1].epochs) == (0.01, 2)
+
+
+def test_a_new_model_takes_its_size_from_the_images_and_its_epochs_from_their_number(
+    gescl: Gescl, photos: Path
+) -> None:
+    code, out, err = gescl("learn", "new.gescl", "gears", "--network", "small", "--dry-run")
+    assert code == 0 and "new model of small, for colour images of 16×16 pixels" in out, err
+    images = len(list((photos / "gears/train").rglob("*.png")))
+    epochs = int(err.splitlines()[0].split()[-2])
+    steps = -(-(images - 14) // TRAINING.batch_size)  # a tenth is for validation
+    assert steps * (epochs - 1) < TRAINING.min_steps <= steps * epochs, "few images: more epochs"
+    for image in (photos / "gears/train").rglob("*.png"):
+        with Image.open(image) as small:
+            small.resize((300, 200)).save(image)
+    (photos / "gears/train/gears-0/broken.png").write_text("not an image")
+    new = ("learn", "new.gescl", "gears", "--network", "small", "--dry-run", "--skip-broken", "--epochs", "1")
+    code, out, err = gescl(*new)
+    assert code == 0 and f"images of {LARGEST_DEFAULT}×{LARGEST_DEFAULT} pixels" in out, err
+    assert "at most 1 epochs" in err, "what is asked for, whatever their number"
+
+
+def test_a_task_may_be_a_folder_of_class_folders_alone(gescl: Gescl, photos: Path) -> None:
+    shutil.copytree("gears/train", "flat")
+    for folder in ("flat", "gears"):
+        code, _, err = gescl("learn", f"{folder}.gescl", folder, *NEW, "--name", "gears")
+        assert code == 0, err
+    one, other = (read_tensors(Path(f"{name}.gescl"))[0] for name in ("flat", "gears"))
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+    (photos / "flat/more").mkdir()
+    assert "flat has no folder 'train' (only gears-0, gears-1, more)" in gescl("learn", "a.gescl", "flat")[2]
 
 
 def test_broken_images_are_left_out_of_answers_if_asked_for(

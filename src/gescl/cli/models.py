@@ -27,7 +27,7 @@ from ..models.folders import predict_files
 from ..models.inspect import ModelSummary, inspect_model
 from ..models.learning import LearnReport, learn_folder, short_of_room
 from ..models.mending import forget_task, rename_task
-from ..models.start import COLOURS, Choices
+from ..models.start import COLOURS, LARGEST_DEFAULT, Choices
 from ..networks.cnn import check_network
 from ..observers import EpochLines
 from ..runs.watching import format_accuracy
@@ -71,7 +71,7 @@ def _checked(network: str | None) -> str | None:
 @models_app.command()
 def learn(
     model: Annotated[Path, typer.Argument(help="The model file; created if it does not exist.")],
-    folder: Annotated[Path, typer.Argument(help="The task: folders train/CLASS/* and, optionally, test/CLASS/*.")],
+    folder: Annotated[Path, typer.Argument(help="The task: train/CLASS/* and, optionally, test/CLASS/*; or CLASS/*.")],
     name: Annotated[str | None, typer.Option(help="The task's name.", show_default="the folder's")] = None,
     redo: Annotated[
         str | None,
@@ -85,7 +85,10 @@ def learn(
     ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs for this and later tasks.")] = None,
     seed: Annotated[int | None, typer.Option(help="New model: random seed.", show_default="0")] = None,
-    image_size: Annotated[int | None, typer.Option(help="New model: pixels per side.", show_default="64")] = None,
+    image_size: Annotated[
+        int | None,
+        typer.Option(help="New model: pixels per side.", show_default=f"the images', up to {LARGEST_DEFAULT}"),
+    ] = None,
     images: Annotated[
         Channels | None, typer.Option(help="New model: read images as grey or colour.", show_default="colour")
     ] = None,

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from ..checkpoints import remove_checkpoints
 from ..errors import DataError, UsageError
-from ..learner import Learner, check_name
+from ..learner import Learner, check_name, qualified_name
 from ..methods.base import Capacity
 from ..model_file import alone_with
 from ..observers import Observer
 from ..records import TaskRecord
 from ..streams.files.images import subfolders
-from ..streams.folder import folder_task
-from .start import Choices, start, start_again
+from ..streams.folder import folder_task, train_folder
+from .start import COLOURS, Choices, chosen_size, start, start_again
 
 PathLike = str | os.PathLike[str]
 #: A layer with a smaller share of free filters is short of room for a new task.
@@ -90,13 +90,20 @@ def learn_folder(
         learner = begun.learner
         if name in learner.tasks:
             raise UsageError(_learned_already(learner, name, Path(folder)))
-        channels, height, width = begun.shape or (choices.channels or 3, *(choices.image_size or 64,) * 2)
+        if begun.shape is None:
+            side = choices.image_size or chosen_size(Path(folder))
+            channels, height, width = choices.channels or 3, side, side
+        else:
+            channels, height, width = begun.shape
         task = folder_task(
             folder, name, image_size=(height, width), channels=channels, seed=learner.seed, test_fraction=0,
             skip_broken=skip_broken,
         )  # fmt: skip
         if begun.words:
             before_training(begun.words)
+        if begun.shape is None:
+            network = learner.network if isinstance(learner.network, str) else qualified_name(learner.network)
+            before_training(f"new model of {network}, for {COLOURS[channels]} images of {height}×{width} pixels")
         if learner.records and (words := short_of_room(learner.capacity())):
             before_training(words)
         anchors = _anchors(learner)
@@ -120,7 +127,7 @@ def _learned_already(learner: Learner, name: str, folder: Path) -> str:
     record = learner.records[learner.index(name)]
     words = f"task {name!r} has been learned already, from {record.train_images} images that are gone"
     try:
-        new = [c for c in subfolders(folder / "train", "one folder per class") if c not in record.classes]
+        new = [c for c in subfolders(train_folder(folder), "one folder per class") if c not in record.classes]
     except DataError:
         new = []
     what = f"the new classes ({', '.join(new)})" if new else "new images"

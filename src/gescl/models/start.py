@@ -20,9 +20,15 @@ from ..observers import Observer
 from ..plugins import is_own
 from ..records import TaskRecord
 from ..store import backup_of
+from ..streams.files.images import typical_side
+from ..streams.folder import train_folder
 from ..training import Training
 from ..validation import validated
 
+NETWORK = "paper3"
+#: How a new model is trained unless chosen otherwise, and its images' size in pixels: results/learn-defaults.json.
+TRAINING = Training(epochs=8, min_steps=64, batch_size=32, schedule="cosine")
+SMALLEST_DEFAULT, LARGEST_DEFAULT = 8, 48
 #: What images are, by the number of their channels.
 COLOURS = {1: "grey", 3: "colour", 4: "colour with transparency"}
 
@@ -121,6 +127,15 @@ def _from_nothing(path: Path, choices: Choices, device: str, observer: Observer 
     return _new(same, device, observer), (choices.channels or channels, size[0], size[1])
 
 
+def chosen_size(folder: Path) -> int:
+    """Pixels per side for a new model of these images: as many as they have, up to a bound."""
+    try:
+        typical = typical_side(train_folder(folder))
+    except DataError:  # folders that are not as they should be are refused when the images are read
+        typical = None
+    return max(SMALLEST_DEFAULT, min(LARGEST_DEFAULT, typical or LARGEST_DEFAULT))
+
+
 def _own(choices: Choices) -> str | nn.Module | None:
     """The network chosen, if it is not one of gescl's."""
     return choices.network if isinstance(choices.network, nn.Module) or is_own(choices.network or "") else None
@@ -132,7 +147,7 @@ def _new(choices: Choices, device: str, observer: Observer | None) -> Learner:
     if isinstance(choices.method, Joint):
         raise UsageError("joint needs the images of all tasks at once, and old ones are gone; use another method")
     return Learner(
-        choices.network or "paper3", choices.method, training=_training(Training(), choices), device=device,
+        choices.network or NETWORK, choices.method, training=_training(TRAINING, choices), device=device,
         seed=choices.seed or 0,
         weights=None if choices.weights is None else Path(choices.weights), observer=observer,
     )  # fmt: skip
@@ -160,5 +175,5 @@ def _old(path: Path, choices: Choices, device: str, observer: Observer | None) -
 
 
 def _training(there: Training, choices: Choices) -> Training:
-    epochs = {} if choices.epochs is None else {"epochs": choices.epochs}
+    epochs = {} if choices.epochs is None else {"epochs": choices.epochs, "min_steps": 0}
     return validated(Training, {**there.model_dump(), **choices.training, **epochs}, "training.")

@@ -24,7 +24,7 @@ import torch
 from pydantic import Field, PositiveInt, field_validator
 
 from ..errors import DataError, UsageError
-from .files.images import check_images, decode_into, labelled, not_images, refuse_broken, subfolders
+from .files.images import check_images, decode_into, image_files, labelled, not_images, refuse_broken, subfolders
 from .files.progress import Advance, progress_bar
 from .task import Split, StreamOptions, Task, TaskSource, TaskStream, stratified_split
 
@@ -88,7 +88,9 @@ def folder_task(
     progress: bool = True,
     **options: Unpack[FolderKeywords],
 ) -> Task:
-    """One task, from `path/train/CLASS/*` and `path/test/CLASS/*`; its name is the folder's, unless given.
+    """One task, from `path/train/CLASS/*` and `path/test/CLASS/*`, or from `path/CLASS/*` alone.
+
+    Its name is the folder's, unless given.
 
     Everything else is as in `folder_stream`. With `test_fraction=0` and no test folder, the task has no test images.
     """
@@ -101,6 +103,14 @@ def load_folder(options: FolderOptions, seed: int, data: Path | None = None) -> 
     if data is None and options.path is None:
         raise UsageError("stream 'folder': where are the images? Give their folder as data=DIR, or as the option path")
     return _Reader(options, seed).stream(Path(data or "", options.path or "")).first(options.tasks)
+
+
+def train_folder(task: Path) -> Path:
+    """Where a task's class folders are: in its folder `train`, or in its folder itself if all there hold images."""
+    if (task / "train").is_dir() or (task / "test").is_dir():
+        return task / "train"
+    flat = all(any(image_files(task / name)) for name in subfolders(task, "the folders train/CLASS/* of a task"))
+    return task if flat else task / "train"
 
 
 @dataclass(frozen=True)
@@ -126,8 +136,8 @@ class _Reader:
     def classes(self, root: Path) -> tuple[str, ...]:
         """The classes of a task, after checking its folders: mistakes show before hours of training."""
         inside = subfolders(root, "the folders train/CLASS/* of a task")
-        train, test = root / "train", root / "test"
-        if "train" not in inside:
+        train, test = train_folder(root), root / "test"
+        if not train.is_dir():
             raise DataError(
                 f"{root} has no folder 'train' (only {', '.join(inside)}); images belong in {train}/CLASS/*"
             )
@@ -146,8 +156,9 @@ class _Reader:
 
     def task(self, root: Path, name: str) -> Task:
         classes = self.classes(root)
-        files = {split: labelled(root / split, classes) for split in ("train", "test") if (root / split).is_dir()}
-        for folder in (root / split / label for split in files for label in classes):
+        folders = {"train": train_folder(root), "test": root / "test"}
+        files = {split: labelled(folder, classes) for split, folder in folders.items() if folder.is_dir()}
+        for folder in (folders[split] / label for split in files for label in classes):
             if folder.is_dir() and (others := not_images(folder)):
                 log.warning("%s: ignored, not images that Pillow can read: %s", folder, others)
         broken: dict[Path, str] = {}
@@ -160,7 +171,7 @@ class _Reader:
             log.warning("task %r: %d broken images left out:%s", name, len(broken), listed)
         for split, read in splits.items():
             if len(read) == 0:
-                raise DataError(f"{root / split}: every image is broken")
+                raise DataError(f"{folders[split]}: every image is broken")
         train, test = splits["train"], splits.get("test")
         fraction = self.options.test_fraction
         if test is None and fraction > 0:

@@ -6,9 +6,11 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +24,7 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 NOT_DECODED = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "PALM", "PDF", "WMF"}
 LIKELY = ("JPEG", "PNG")
 CHUNK = 32  # images per job of a thread
+SAMPLE = 100  # images whose size is looked at
 
 
 def decode_into(
@@ -111,6 +114,17 @@ def _reason(error: Exception) -> str:
         return "is broken, or not an image that Pillow can read"
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return f"cannot be read as an image ({text})"
+
+
+def typical_side(folder: Path) -> int | None:
+    """The median of the shorter sides of images in class folders, by a sample of them; None if none can be read."""
+    files = [folder / name / file for name in subfolders(folder, "one folder per class")
+             for file in sorted(image_files(folder / name), key=natural)]  # fmt: skip
+    sides = []
+    for file in files[:: max(1, len(files) // SAMPLE)]:
+        with suppress(Exception), Image.open(file, formats=_formats()) as image:  # a broken one is told when it is read
+            sides.append(min(image.size))
+    return int(median(sides)) if sides else None
 
 
 def labelled(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:

@@ -39,6 +39,8 @@ def declare_missing_operators() -> None:
     without CUDA. timm's networks need its Python code only, and no operator that is declared here is ever called."""
     try:
         import torchvision  # noqa: F401 - does it import?
+    except ModuleNotFoundError:
+        return  # there is nothing to declare
     except RuntimeError:
         library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]  # torch's
         for operator in ("nms", "qnms"):

@@ -83,7 +83,7 @@ Freed memory is kept by the command line only: importing gescl changes no settin
 left out, as the time of the loop as it is over that of the loop with it:
 {table(False)}
 Fused Adam reads a gradient in its weight's memory order without checking that it has it: a method that sets gradients
-of its own could go wrong without a word.
+of its own could fail silently.
 """
 
 

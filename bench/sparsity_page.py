@@ -103,13 +103,13 @@ def page() -> str:
     ]
     return f"""# Sparsity
 
-How many filters can go in one training, and what that costs: GESCL beside {found["peer"]}. Written by
+How many filters can go in one training, and what that costs: GESCL compared with {found["peer"]}. Written by
 `bench/sparsity_page.py` from `results/bench-sparsity.json`, which `python bench/sparsity.py --data DIR` measures.
 
 The task is CIFAR-10, all classes: {images["train"]:,} training images, {images["val"]:,} for validation,
-{images["test"]:,} of the test images. The network is `paper3` ({FILTERS} filters). Everybody trains for
+{images["test"]:,} of the test images. The network is `paper3` ({FILTERS} filters). Each method trains for
 {training["epochs"]} epochs in all: {training["optimizer"].capitalize()}, {training["lr"]:g} falling along one cosine,
-batch {training["batch_size"]}, and keeps the weights of the epoch with the least validation loss once filters no longer
+batch {training["batch_size"]}, and keeps the weights of the epoch with the lowest validation loss once no more filters
 go. A filter is gone if it was removed, or if its output is the same for all training images. Medians of
 {found["repeats"]} seeds.
 
@@ -121,7 +121,7 @@ the network that was not pruned ({reference:.3f}):
 The number of test images alone leaves a standard error of {error:.1f} points: the first rows are less certain than the
 last. How many filters GESCL lets go is decided by the validation images; the peer is told.
 
-All points; in brackets the least and the greatest accuracy. The last column says in which layers filters went: equal
+All points; in brackets the lowest and the highest accuracy. The last column says in which layers filters went: equal
 numbers of filters are not equal numbers of operations.
 {_table(("method", "dial", "filters gone", "accuracy", "gone by layer"), rows)}
 ## Settings

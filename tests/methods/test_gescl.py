@@ -161,7 +161,7 @@ def test_the_mask_only_grows_over_twenty_tasks() -> None:
 
 
 def test_a_constant_map_is_important_and_protected() -> None:
-    learner = learned(Gescl(mu_s=10), [stripes("a")])
+    learner = learned(Gescl(mu_s=10, release=0), [stripes("a")])
     strategy, net = strategy_of(learner, GesclStrategy), learner.net
     with torch.no_grad():
         conv(learner, "conv1").weight[0] = 0
@@ -400,7 +400,7 @@ def test_a_filter_that_is_given_back_leaves_its_importance_behind(monkeypatch: p
 def test_filters_that_only_a_forgotten_task_needs_are_free_again() -> None:
     """What the newest task has taken comes back, and with fixed filters all is as it was before it, bit by bit."""
     first, second = stripes("a"), stripes("b", 3, seed=1)
-    learner = learned(Gescl(mu_s=float("inf")), [first])
+    learner = learned(Gescl(mu_s=float("inf"), release=1e-4), [first])
     before = {**learner.net.state_dict(), **learner.strategy.state()}
     before = {name: tensor.clone() for name, tensor in before.items()}
     free = learner.capacity()

@@ -254,7 +254,7 @@ def test_room_is_asked_for_before_training(
 ) -> None:
     def train_with(free: int) -> int:
         watch = Trained()
-        monkeypatch.setattr("gescl.learner.free_bytes", lambda path: free)
+        monkeypatch.setattr("gescl.checkpoints.free_bytes", lambda path: free)
         learner = Learner("small", "finetune", training=Training(epochs=2, checkpoint_seconds=0), observer=watch)
         learner.learn(made_task("a"), checkpoint=tmp_path / f"new {free}" / "checkpoint")
         return len(watch.files)

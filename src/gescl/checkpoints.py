@@ -25,7 +25,7 @@ from .errors import DataError, UsageError
 from .methods.base import Strategy, TaskContext
 from .networks.multihead import MultiHeadNet
 from .records import Epoch
-from .store import backup_of, read_tensors, remains_of, write_tensors
+from .store import backup_of, free_bytes, read_tensors, remains_of, write_tensors
 from .validation import check_tensors, validated
 
 log = logging.getLogger("gescl")
@@ -235,6 +235,24 @@ class Checkpoints:
         """The task is learned and saved, or cannot be learned like this."""
         self._newest = None
         remove_checkpoints(self.path)
+
+
+def ask_for_room(path: Path, model: int) -> None:
+    """Refuse to train what could not be saved afterwards: a model of so many bytes. That there is no room for
+    checkpoints beside it is only said."""
+    # A file is whole before it replaces the previous one. A checkpoint holds the weights twice, moments, and state.
+    needed, wanted, free = 2 * model, 2 * model + 3 * 5 * model, free_bytes(path)
+    if free < needed:
+        raise DataError(
+            f"the disk of {path.parent.absolute()} has {free / 1e6:.1f} MB left, too little to save the model, for "
+            f"which {needed / 1e6:.1f} MB are needed; make room first. Nothing was trained"
+        )
+    if free < wanted:
+        log.warning(
+            "the disk of %s has %.1f MB left, and %.1f MB would be needed for checkpoints: without them, an "
+            "interruption costs the whole task",
+            *(path.parent.absolute(), free / 1e6, wanted / 1e6),
+        )
 
 
 def remove_checkpoints(file: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from . import distributed, metrics
 from .batches import Augment
 from .calibration import fit_temperature, surest
-from .checkpoints import Checkpoints, SavedState, Snapshot
+from .checkpoints import Checkpoints, SavedState, Snapshot, ask_for_room
 from .errors import DataError, DivergedError, GesclError, UnavailableError, UsageError, unknown
 from .maths.moments import pixel_moments
 from .methods import Capacity, GesclDistill, Method, Strategy, method_class, method_name
@@ -30,15 +29,13 @@ from .observers import Observer, ProgressBar
 from .plugins import is_own
 from .randomness import seeded
 from .recognition import Recognition, sample
-from .records import Guess, Prediction, TaskRecord
+from .records import Guess, Prediction, TaskRecord, filled
 from .runtime import find_device
-from .store import digest, free_bytes
+from .store import digest
 from .streams.arrays import as_images
 from .streams.task import Split, Task
 from .training import Training, learn_task, validate
 from .validation import check_tensors, validated
-
-log = logging.getLogger("gescl")
 
 #: What rebuilding a learner can end in if a file does not hold what this version would have written.
 _NOT_AS_WRITTEN = (
@@ -158,7 +155,8 @@ class Learner:
         net, strategy, learned = self.net, self.strategy, len(self.records)
         checkpoints = None if checkpoint is None else self._checkpoints_in(Path(checkpoint), task, earlier)
         if checkpoints is not None:
-            self._ask_for_room(checkpoints.path)
+            model = sum(tensor.nbytes for tensor in net.state_dict().values()) + self.state_bytes
+            ask_for_room(checkpoints.path, model)
         held_out = dict(self._held_out)
         task_state = net.task_state()  # puts the newest task's statistics in place, to be copied with the weights
         before = Snapshot([*net.trunk.parameters(), *net.trunk.buffers(), *net.heads.parameters()])
@@ -167,7 +165,7 @@ class Learner:
             if known.name not in self.tasks:
                 with seeded(self.seed, len(self.records), "head"):
                     net.add_head(len(known.classes))
-                self.records.append(_unlearned(known, len(self.records)))
+                self.records.append(TaskRecord.unlearned(known.name, known.classes, len(known.val), len(self.records)))
         try:
             self.observer.begin_task(task.name, self.training.for_images(len(task.train)).epochs)
             record, recognition = self._learn(
@@ -232,7 +230,7 @@ class Learner:
             seconds=seconds,
             images_per_second=sum(epoch.images for epoch in epochs) / sum(epoch.seconds for epoch in epochs),
             accuracy=accuracy,
-            accuracy_before_end=_filled(before_end, accuracy),
+            accuracy_before_end=filled(before_end, accuracy),
             val_accuracy=self._row("val", due),
             free_filters=capacity.free if capacity else None,
             important_filters=capacity.important if capacity else None,
@@ -254,23 +252,6 @@ class Learner:
                 heads = self._log_probabilities(val.images, [*temperatures, temperature])
                 found = found.calibrated(val.images, val.labels, heads)
         return found if len(found.means) == len(self.records) else None
-
-    def _ask_for_room(self, path: Path) -> None:
-        """Refuse to train what could not be saved afterwards. That there is no room for checkpoints is only said."""
-        model = sum(tensor.nbytes for tensor in self.net.state_dict().values()) + self.state_bytes
-        # A file is whole before it replaces the previous one. A checkpoint holds the weights twice, moments, and state.
-        needed, wanted, free = 2 * model, 2 * model + 3 * 5 * model, free_bytes(path)
-        if free < needed:
-            raise DataError(
-                f"the disk of {path.parent.absolute()} has {free / 1e6:.1f} MB left, too little to save the model, for "
-                f"which {needed / 1e6:.1f} MB are needed; make room first. Nothing was trained"
-            )
-        if free < wanted:
-            log.warning(
-                "the disk of %s has %.1f MB left, and %.1f MB would be needed for checkpoints: without them, an "
-                "interruption costs the whole task",
-                *(path.parent.absolute(), free / 1e6, wanted / 1e6),
-            )
 
     def _check_equal_weights(self, task: Task) -> None:
         """Several processes do the same with the same sums: their weights are equal unless their machines differ."""
@@ -295,7 +276,7 @@ class Learner:
         self.net.drop_head(index)
         self.recognition = self.recognition and self.recognition.without_task(index)
         self._held_out.pop(task, None)
-        self.records = [_without(record, index) for record in self.records if record.name != task]
+        self.records = [record.without(index) for record in self.records if record.name != task]
         newest = len(self.records) - 1
         context = TaskContext(newest, self.tasks[newest], self.seed, self.training.batch_size, source=None)
         self.strategy.forget_task(index, context)
@@ -472,7 +453,7 @@ class Learner:
         self.records[-1] = replace(
             record,
             accuracy=accuracy,
-            accuracy_before_end=_filled(record.accuracy_before_end, accuracy),
+            accuracy_before_end=filled(record.accuracy_before_end, accuracy),
             val_accuracy=self._row("val", every),
         )
         return self.records[-1]
@@ -517,31 +498,6 @@ def check_name(name: str, taken: Sequence[str] = ()) -> None:
         raise UsageError(f"a task's name must be non-empty and hold no slash, got {name!r}")
     if name in taken:
         raise UsageError(f"there is a task {name!r} already")
-
-
-def _without(record: TaskRecord, task: int) -> TaskRecord:
-    """A record without its accuracies on a task that was learned before it."""
-
-    def others(row: tuple[float | None, ...]) -> tuple[float | None, ...]:
-        return row[:task] + row[task + 1 :]
-
-    return replace(
-        record,
-        accuracy=others(record.accuracy),
-        accuracy_before_end=others(record.accuracy_before_end),
-        val_accuracy=others(record.val_accuracy),
-    )
-
-
-def _unlearned(task: Task, index: int) -> TaskRecord:
-    """The record of a task that is yet to be learned, or was learned together with a later one."""
-    nothing: tuple[float | None, ...] = (None,) * (index + 1)
-    return TaskRecord(task.name, task.classes, 0, 0, 0.0, 0.0, nothing, nothing, nothing, None, None, len(task.val))
-
-
-def _filled(row: Sequence[float | None], rest: Sequence[float | None]) -> tuple[float | None, ...]:
-    """A row of accuracies, where it has none those of another."""
-    return tuple(one if one is not None else other for one, other in zip(row, rest, strict=True))
 
 
 def qualified_name(network: nn.Module) -> str:

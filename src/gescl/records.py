@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from torch import Tensor
+
+#: Accuracies on the tasks so far; None where one was not tested.
+Row = tuple[float | None, ...]
 
 
 @dataclass(frozen=True)
@@ -40,9 +44,9 @@ class TaskRecord:
     #: Training images per second of training.
     images_per_second: float
     #: Accuracy on the tasks so far after this one, and before the method's work at the end of the task.
-    accuracy: tuple[float | None, ...]
-    accuracy_before_end: tuple[float | None, ...]
-    val_accuracy: tuple[float | None, ...]
+    accuracy: Row
+    accuracy_before_end: Row
+    val_accuracy: Row
     free_filters: dict[str, int] | None
     important_filters: dict[str, int] | None
     val_images: int = 0
@@ -50,6 +54,30 @@ class TaskRecord:
     temperature: float = 1.0
     #: How often an epoch was begun again with a third of the learning rate.
     retries: int = 0
+
+    @staticmethod
+    def unlearned(name: str, classes: tuple[str, ...], val_images: int, index: int) -> TaskRecord:
+        """The record of a task that is yet to be learned, or was learned together with a later one."""
+        nothing: Row = (None,) * (index + 1)
+        return TaskRecord(name, classes, 0, 0, 0.0, 0.0, nothing, nothing, nothing, None, None, val_images)
+
+    def without(self, task: int) -> TaskRecord:
+        """The same record without accuracies on a task that was learned before it."""
+
+        def others(row: Row) -> Row:
+            return row[:task] + row[task + 1 :]
+
+        return replace(
+            self,
+            accuracy=others(self.accuracy),
+            accuracy_before_end=others(self.accuracy_before_end),
+            val_accuracy=others(self.val_accuracy),
+        )
+
+
+def filled(row: Sequence[float | None], rest: Sequence[float | None]) -> Row:
+    """A row of accuracies, where it has none those of another."""
+    return tuple(one if one is not None else other for one, other in zip(row, rest, strict=True))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ import logging
 import math
 from collections.abc import Sequence
 from functools import partial
+from itertools import islice
 from typing import ClassVar, Literal
 
 import torch
@@ -38,7 +39,7 @@ from ..networks.filters import FilterLayer
 from ..networks.multihead import MultiHeadNet
 from .base import Method, TaskContext
 from .filterwise import FilterwiseStrategy, LayerPlan, activation_moments
-from .release import judged, merge_over_processes, observing, order_of_release, readers_of
+from .release import MOST_BATCHES, judged, merge_over_processes, observing, order_of_release, readers_of
 
 log = logging.getLogger("gescl")
 
@@ -230,13 +231,13 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
         self._let_go_done.fill_(True)
         alive = ~torch.cat([layer.dead() for layer in graph.layers])
         readers = readers_of(net, context.index)
+        candidates = alive & ~self.important & judged(graph, readers)
         net.eval()
         with observing(readers):
-            for images, _ in context.batches():
+            for images, _ in islice(context.batches(shuffled="letting go"), MOST_BATCHES):
                 net(images, context.index)
         merge_over_processes(readers)
         floors = [(layer.slice, MIN_ALIVE) for layer in graph.layers]
-        candidates = alive & ~self.important & judged(graph, readers)
         order = order_of_release(readers, candidates.cpu(), alive.cpu(), floors).to(alive.device)
         kept = [parameter.detach().clone() for parameter in net.parameters()]
 

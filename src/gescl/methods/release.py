@@ -25,8 +25,8 @@ from ..networks.multihead import MultiHeadNet
 
 #: Added to the diagonal of C, relative to its mean: filters that are nearly copies must not be traded for huge weights.
 RIDGE = 1e-3
-#: Positions of a batch that C is estimated from, at most.
-MOST_SAMPLES = 20_000
+#: Positions of a batch that C is estimated from, and batches, at most.
+MOST_SAMPLES, MOST_BATCHES = 20_000, 4
 
 
 @dataclass

@@ -3,7 +3,7 @@
 # make docs    the documentation as a site, in site/; any warning is an error
 # make notebooks   execute the notebooks and store what they print and draw
 # make dist    wheel and sdist, tried in an empty environment
-# make bench   measure what docs/performance.md says; about a quarter of an hour
+# make bench   measure what docs/performance.md says; about half an hour
 # make audit   known weaknesses of the pinned dependencies; needs a network
 # make torture kill it, fill its disk, damage its files, hand it rubbish; an hour, TORTURE="--minutes 10" for less
 # make mutants which mistakes in methods and mathematics the tests would miss; an hour or two, resumable
@@ -50,8 +50,9 @@ notebooks: setup
 	@$(BIN)/python docs/site/notebooks.py
 
 bench: setup
-	@for name in loop tricks threads overhead checkpoints importance prox growth peers; do \
-		echo "$$name"; $(BIN)/python bench/$$name.py || exit 1; done
+	@for name in whole streams half_free inference loop operations tricks threads overhead checkpoints importance prox growth \
+		peers; do echo "$$name"; $(BIN)/python bench/$$name.py || exit 1; done
+	@$(BIN)/python bench/whole.py --epochs 15
 	@$(BIN)/python bench/document.py
 
 # Wheel and sdist, and a demonstration by the wheel where nothing but the wheel is installed.

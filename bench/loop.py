@@ -18,15 +18,19 @@ from PIL import Image, ImageOps
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from gescl.networks.resnet import resnet20
 from subjects import CLASSES, made_split, our_loop
 from timing import Work, arguments, medians, ratio, turns, write
 
 IMAGES = 256  # a repeat: few steps, so that the subjects take turns quickly
 SHIFT = 4
+CASES = [*product(("paper3", "ags6"), (64, 256), (False, True)), *product(("resnet20",), (64, 256), (False,))]
 
 
 def plain_network(name: str) -> nn.Module:
     """The network as its paper draws it."""
+    if name == "resnet20":
+        return nn.Sequential(resnet20(3), nn.Linear(64, CLASSES))
     layers: list[nn.Module] = []
     before = 3
     for filters in (32, 64, 128):
@@ -118,7 +122,7 @@ def main() -> None:
     results: list[dict[str, Any]] = []
     print("network  batch  augmented   images/s: ours   bare  loader    ours/bare  ours/loader")
     with turns({"ours": ours, "bare": bare, "loader": loader}) as alternately:
-        for case in product(("paper3", "ags6"), (64, 256), (False, True)):
+        for case in CASES:
             seconds = alternately(case, options.repeats)
             speeds = {name: IMAGES / took for name, took in medians(seconds).items()}
             over = {name: ratio(seconds[name], seconds["ours"]) for name in ("bare", "loader")}

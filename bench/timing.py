@@ -22,7 +22,7 @@ import torch
 
 from gescl.store import write_json
 
-#: Does a piece of work, always of the same size.
+#: Does a piece of work, always of the same size. What it returns, if a mapping, is measured too: see `turns`.
 Work = Callable[[], object]
 #: Makes the work of a case, in the process that will do it: a function that can be pickled.
 Make = Callable[..., Work]
@@ -33,14 +33,15 @@ Clock = Callable[[], float]
 @contextmanager
 def turns(
     makes: Mapping[str, Make], clock: Clock = time.process_time
-) -> Iterator[Callable[[Case, int], dict[str, list[float]]]]:
+) -> Iterator[Callable[..., dict[str, list[float]]]]:
     """A process per subject, and a function that lets them work on a case alternately.
 
         with turns({"ours": ours, "bare": bare}) as alternately:
             seconds = alternately(("paper3", 64), repeats)
 
     It gives the seconds of each subject's work, of the CPU unless another clock is given, `repeats` times; a first
-    round is not counted.
+    round is not counted, unless `warm_up` is False. Numbers that work itself returns, by name, are given as
+    "subject: name".
     """
     context = multiprocessing.get_context("spawn")
     ends: dict[str, Connection] = {}
@@ -51,15 +52,17 @@ def turns(
         processes[-1].start()
         other.close()
 
-    def alternately(case: Case, repeats: int) -> dict[str, list[float]]:
+    def alternately(case: Case, repeats: int, warm_up: bool = True) -> dict[str, list[float]]:
         seconds: dict[str, list[float]] = {name: [] for name in ends}
-        for repeat in range(repeats + 1):
+        for repeat in range(0 if warm_up else 1, repeats + 1):
             # In an order of its own every round: what a neighbour leaves in the caches must not favour anyone.
             for name in random.Random(repeat).sample(list(ends), len(ends)):
                 ends[name].send(case)
-                took: float = ends[name].recv()
+                took, more = ends[name].recv()
                 if repeat:
                     seconds[name].append(took)
+                    for key, value in more.items():
+                        seconds.setdefault(f"{name}: {key}", []).append(value)
         return seconds
 
     yield alternately
@@ -80,8 +83,8 @@ def _serve(end: Connection, make: Make, clock: Clock) -> None:
         if case != known:
             known, work = case, make(*case)
         started = clock()
-        work()
-        end.send(clock() - started)
+        result = work()
+        end.send((clock() - started, result if isinstance(result, dict) else {}))
 
 
 def medians(seconds: Mapping[str, list[float]]) -> dict[str, float]:

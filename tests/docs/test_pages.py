@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gescl
+
 from .blocks import PAGES, ROOT, blocks
 
 
@@ -23,6 +25,12 @@ def test_links_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:\s]+)[)#\s]", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_everything_public_is_in_the_reference() -> None:
+    pages = [page.read_text(encoding="utf-8") for page in PAGES if page.parent.name == "api"]
+    shown = set(re.findall(r"^::: gescl\.(\w+)$", "\n".join(pages), re.MULTILINE))
+    assert shown >= set(gescl.__all__)
 
 
 def test_the_method_of_the_page_is_a_name_once_it_stands_in_the_table(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What one sees while a run goes on: plain lines, the live view, TensorBoard."""
+"""What one sees while a run goes on: plain lines, the live view, TensorBoard, MLflow."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from gescl import Experiment, TaskRecord, UsageError, load_recipe
+from gescl import DataError, Experiment, TaskRecord, UsageError, load_recipe
 from gescl.observers import Observer, Observers, ProgressBar
 from gescl.records import Epoch
 from gescl.runs.live import BAR, CELL, NAME, LiveView, _cell
+from gescl.runs.mlflow import MlflowLog
 from gescl.runs.tensorboard import TensorBoardLog
 from gescl.runs.watching import PlainView
 
@@ -228,3 +229,49 @@ def test_tensorboard_gets_what_the_run_measured(tmp_path: Path) -> None:
     assert [event.step for event in events.Scalars("training/loss")] == [1, 2, 3, 4]
     averages = [event.value for event in events.Scalars("tasks/average_accuracy")]
     assert averages == pytest.approx(result.average_accuracies, abs=1e-6)
+
+
+def test_without_mlflow_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cast("dict[str, Any]", sys.modules), "mlflow", None)
+    with pytest.raises(UsageError, match=r"pip install '\.\[mlflow\]'"):
+        MlflowLog(None, "digits", "gescl", {}, tmp_path, epochs=2)
+
+
+@pytest.mark.filterwarnings("ignore")  # of MLflow about itself
+def test_mlflow_gets_what_the_run_measured_and_goes_on_with_a_run_that_was_stopped(tmp_path: Path) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    pytest.importorskip("sqlalchemy")
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    experiment = Experiment(load_recipe("digits", method="gescl", settings=QUICK), 0, tmp_path)
+
+    def log() -> MlflowLog:
+        settings = {"method.name": "gescl", "seed": 0}
+        return MlflowLog(uri, "digits", "gescl seed 0", settings, experiment.folder, epochs=2)
+
+    class Stopping(Recorder):
+        def end_task(self, records: Sequence[TaskRecord]) -> None:
+            raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt), log() as first:
+        experiment.observer = Observers(first, Stopping())
+        experiment.run()
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    number = client.get_experiment_by_name("digits").experiment_id
+    assert [run.info.status for run in client.search_runs([number])] == ["FAILED"]
+    with log() as second:
+        experiment.observer = second
+        result = experiment.run(resume=True)
+    (run,) = client.search_runs([number])
+    assert run.info.status == "FINISHED" and run.info.run_name == "gescl seed 0"
+    assert run.data.params == {"method.name": "gescl", "seed": "0"}
+    losses = client.get_metric_history(run.info.run_id, "training/loss")
+    assert {metric.step for metric in losses} == {1, 2, 3, 4}
+    averages = {m.step: m.value for m in client.get_metric_history(run.info.run_id, "tasks/average_accuracy")}
+    assert list(averages.values()) == pytest.approx(result.average_accuracies, abs=1e-6)
+    with log() as third:
+        third.add("accuracy/Ω 30°", 0.5, 1)
+    found = {run.info.run_id: run.data.metrics for run in client.search_runs([number])}
+    assert len(found) == 2, "a finished run is not touched again"
+    assert {"accuracy/_ 30_": 0.5} in found.values()
+    with pytest.raises(DataError, match="MLflow at nowhere://x cannot be used: "):
+        MlflowLog("nowhere://x", "digits", "gescl", {}, tmp_path, epochs=2)

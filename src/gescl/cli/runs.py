@@ -17,6 +17,7 @@ from ..paper.experiments import BUDGETS, chosen_experiments
 from ..paper.reproduce import reproduce
 from ..runs.experiment import Experiment, follow
 from ..runs.live import LiveView
+from ..runs.mlflow import MlflowLog
 from ..runs.recipe import Recipe, load_recipe
 from ..runs.result import Result
 from ..runs.tensorboard import TensorBoardLog
@@ -28,6 +29,7 @@ from ..sweeps.grid import read_grid
 from ..sweeps.local import LocalProcesses
 from ..sweeps.ray_cluster import RayCluster
 from ..sweeps.sweep import lines, run_sweep, sweep_cells
+from ..validation import flat
 from .options import Data, Device, Out, Settings, Threads, console, parse_settings, say
 
 runs_app = typer.Typer()
@@ -63,6 +65,9 @@ def run(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write TensorBoard events into the run's folder.")
     ] = False,
+    mlflow: Annotated[
+        str | None, typer.Option(metavar="URI", help="Log to MLflow, as in sqlite:///mlflow.db or http://HOST:5000.")
+    ] = None,
 ) -> None:
     """Run a recipe: learn its stream task after task and write the results."""
     settings = parse_settings(set_) | ({"stream.skip_broken": True} if skip_broken else {})
@@ -74,7 +79,7 @@ def run(
             for number in seed or [0]:
                 follow(number, data, device)
             return
-        _run(chosen, seed or [0], data, out, device, resume, live, tensorboard)
+        _run(chosen, seed or [0], data, out, device, resume, live, tensorboard, mlflow)
 
 
 def _run(
@@ -86,6 +91,7 @@ def _run(
     resume: bool,
     live: bool,
     tensorboard: bool,
+    mlflow: str | None,
 ) -> None:
     for number in seeds:
         experiment = Experiment(chosen, number, out, data, device)
@@ -110,6 +116,11 @@ def _run(
             if tensorboard:
                 log = TensorBoardLog(experiment.folder / "tensorboard", chosen.training.epochs)
                 observers.append(open_views.enter_context(log))
+            if mlflow is not None:
+                settings = {**flat(experiment.recipe.tables()), "seed": number}
+                label = f"{experiment.recipe.label} seed {number}"
+                tracked = MlflowLog(mlflow, chosen.name, label, settings, experiment.folder, chosen.training.epochs)
+                observers.append(open_views.enter_context(tracked))
             experiment.observer = Observers(*observers)
             result = experiment.run(resume)
         _tell(result, experiment)

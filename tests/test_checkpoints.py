@@ -230,12 +230,15 @@ def test_a_checkpoint_is_removed_when_the_model_is_saved(tmp_path: Path) -> None
         ("lr", [0.1, 0.1], "lr must be 1 numbers"),
         ("schedule", {"step": 5}, "schedule.* must be like"),
         ("schedule", None, "schedule"),
+        ("schedule.mode", "other", "schedule.mode must be like 'min'"),
     ],
 )
 def test_a_forged_checkpoint_is_refused_by_what_is_wrong(key: str, value: Any, message: str, tmp_path: Path) -> None:
     path = interrupted(tmp_path)
     state, header = read_tensors(path)
-    write_tensors(path, state, {**header, key: value})
+    table, _, name = key.rpartition(".")
+    (header[table] if table else header)[name] = value
+    write_tensors(path, state, header)
     with pytest.raises(DataError, match=f"does not fit this task: {message}"):
         epochs_left(path)
 

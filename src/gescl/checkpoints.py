@@ -137,7 +137,7 @@ class TaskState:
             raise UsageError(f"lr must be {len(self.optimizer.param_groups)} numbers, got {known.lr}")
         for key, now in self.scheduler.state_dict().items():
             there = known.schedule.get(key, known)
-            if _sort(there) != _sort(now):
+            if _sort(there) != _sort(now) or (isinstance(now, str) and there != now):
                 raise UsageError(f"schedule.{key} must be like {now!r}, got {there!r}")
 
     def divide_rate(self, by: float) -> None:

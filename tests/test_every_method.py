@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gescl import Learner, Task, Training, load_recipe, load_stream
 from gescl.methods import METHODS
+from gescl.networks.filters.operations import ANY_NETWORK
 
 from .conftest import stripes
 from .networks.residual import Residual, residual
@@ -185,3 +186,14 @@ def assert_end_of_task_leaves_statistics_alone(learner: Learner, trunk: Residual
     learner.learn(task)
     del learner.strategy.end_task
     assert len(compared) == 9
+
+
+def test_methods_that_the_refusal_of_a_network_names_take_it(digits: list[Task]) -> None:
+    """A softmax over channels is refused by what works on filters; the error says which methods do not."""
+    named = ANY_NETWORK.rpartition(": ")[2].split(", ")
+    assert named
+    for method in named:
+        network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Softmax(dim=1), nn.Flatten())
+        learner = Learner(network, method, training=Training(epochs=1))
+        for task in digits[:2]:
+            learner.learn(task)

@@ -43,6 +43,7 @@ SETTINGS: dict[str, Setting] = {
     "48, 6 epochs of 16": (48, {"epochs": 6, "schedule": "cosine", "batch_size": 16, "min_steps": 0}),
     "40, 10 epochs of 32": (40, {"epochs": 10, "schedule": "cosine", "batch_size": 32, "min_steps": 0}),
     "32, 10 epochs of 32": (32, {"epochs": 10, "schedule": "cosine", "batch_size": 32, "min_steps": 0}),
+    "32, 15 epochs of 32": (32, {"epochs": 15, "schedule": "cosine", "batch_size": 32, "min_steps": 0}),
 }
 FEW: dict[str, Setting] = {
     "before": SETTINGS["before"],

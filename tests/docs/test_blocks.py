@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gescl import Learner
+from gescl.models.start import LARGEST_DEFAULT, TRAINING
 
 from ..models.test_folders import Gescl, gescl
 from .blocks import PAGES, ROOT, Block, blocks, parse, run
@@ -73,6 +74,17 @@ def test_what_the_month_prints_stands_as_it_was_printed() -> None:
         _, found, after = month.partition(f"```sh\n{part['commands']}```\n\n")
         assert found, part["commands"]
         assert not after.startswith("```text") or after.startswith(f"```text\n{part['printed']}```")
+
+
+def test_what_the_defaults_of_learn_cost_stands_as_it_was_measured() -> None:
+    page = OWN_DATA.read_text(encoding="utf-8")
+    rows = json.loads((ROOT / "results" / "learn-defaults.json").read_text(encoding="utf-8"))["summary"]
+    found = {(row["stream"], row["setting"]): row for row in rows}
+    chosen = f"{LARGEST_DEFAULT}, {TRAINING.epochs} epochs of {TRAINING.batch_size}"
+    for stream in ("imagenet-50", "cifar-100"):
+        now, before = found[stream, chosen], found[stream, "before"]
+        pairs = [f"{row[key]:.3f}" for key in ("selection_accuracy", "test_accuracy") for row in (now, before)]
+        assert f"images | {now['time']:.2f} | {' | '.join(pairs)} |" in page
 
 
 def test_how_often_a_task_is_guessed_stands_as_it_was_measured() -> None:

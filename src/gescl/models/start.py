@@ -27,8 +27,8 @@ from ..validation import validated
 
 NETWORK = "paper3"
 #: How a new model is trained unless chosen otherwise, and its images' size in pixels: results/learn-defaults.json.
-TRAINING = Training(epochs=8, min_steps=64, batch_size=32, schedule="cosine")
-SMALLEST_DEFAULT, LARGEST_DEFAULT = 8, 48
+TRAINING = Training(epochs=15, min_steps=64, batch_size=32, schedule="cosine")
+SMALLEST_DEFAULT, LARGEST_DEFAULT = 8, 32
 #: What images are, by the number of their channels.
 COLOURS = {1: "grey", 3: "colour", 4: "colour with transparency"}
 

@@ -185,6 +185,13 @@ def test_an_active_filter_without_an_outlet_stays_free() -> None:
     assert not strategy.important[3]
 
 
+def test_a_redraw_can_only_change_the_newest_task_or_with_batch_norm_all() -> None:
+    normed = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    for network, tasks in (("small", [2]), (normed, [0, 1, 2])):
+        strategy = strategy_of(learned(Gescl(), [stripes("a")], network), GesclStrategy)
+        assert list(strategy.rewritten(3)) == tasks
+
+
 def test_uniform_strengths_are_all_one() -> None:
     strategy = strategy_of(learned(Gescl(importance="uniform"), [stripes("a")]), GesclStrategy)
     assert all((strategy.held_strength(layer) == 1).all() for layer in strategy.net.graph.layers)

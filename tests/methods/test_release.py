@@ -265,6 +265,45 @@ def test_the_most_filters_go_for_which_the_validation_loss_rises_by_a_share_of_i
     assert strategy._let_go_done, "once per task"
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_the_order_of_release_does_not_depend_on_the_scale_of_activations(scale: float) -> None:
+    readers = observed(made(Fork()))
+    everyone, floors = torch.ones(14, dtype=torch.bool), [(slice(0, 6), 1), (slice(6, 11), 1), (slice(11, 14), 1)]
+    order = order_of_release(readers, everyone, everyone, floors)
+    for reader in readers:
+        reader.moments *= scale
+    assert torch.equal(order_of_release(readers, everyone, everyone, floors), order)
+
+
+def test_nothing_goes_if_the_loss_of_a_single_filter_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = learned(Unredrawn(release=0), [task := stripes("a", 3)])
+    strategy, context = strategy_of(learner, GesclStrategy), context_of(task)
+    strategy.method = Gescl()
+    strategy.important[:] = False
+    strategy.begin_task(context)
+    context.optimizer = torch.optim.Adam(learner.net.parameters())
+    before = [layer.matrix().clone() for layer in learner.net.graph.layers]
+
+    def filters_gone(_: object) -> Tensor:
+        gone = torch.cat([~layer.matrix().any(dim=1) for layer in learner.net.graph.layers]).sum()
+        return gone + torch.tensor([0.0, 0.001])
+
+    monkeypatch.setattr(strategy, "_validation_losses", filters_gone)
+    strategy._let_go(context)
+    assert not strategy.released.any()
+    now = [layer.matrix() for layer in learner.net.graph.layers]
+    assert all(torch.equal(one, other) for one, other in zip(before, now, strict=True))
+
+
+def test_without_plasticity_nothing_is_reshaped_and_the_first_epoch_may_be_the_best() -> None:
+    task = stripes("a")
+    for mu_p, settled in ((0.0, True), (0.003, False)):
+        strategy, context = strategy_of(learned(Gescl(mu_p=mu_p), [task]), GesclStrategy), context_of(task)
+        strategy.important[:] = False
+        strategy.begin_task(context)
+        assert strategy.settled(context) is settled
+
+
 def test_the_best_weights_come_from_after_the_release() -> None:
     best: list[int] = []
     learner = Learner("small", Gescl(), training=LONG)

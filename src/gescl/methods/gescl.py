@@ -23,7 +23,6 @@ import logging
 import math
 from collections.abc import Sequence
 from functools import partial
-from itertools import islice
 from typing import ClassVar, Literal
 
 import torch
@@ -39,7 +38,7 @@ from ..networks.filters import FilterLayer
 from ..networks.multihead import MultiHeadNet
 from .base import Method, TaskContext
 from .filterwise import FilterwiseStrategy, LayerPlan, activation_moments
-from .release import MOST_BATCHES, judged, merge_over_processes, observing, order_of_release, readers_of
+from .release import ENOUGH_IMAGES, judged, merge_over_processes, observing, order_of_release, readers_of
 
 log = logging.getLogger("gescl")
 
@@ -234,8 +233,12 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
         candidates = alive & ~self.important & judged(graph, readers)
         net.eval()
         with observing(readers):
-            for images, _ in islice(context.batches(shuffled="letting go"), MOST_BATCHES):
+            seen = 0
+            for images, _ in context.batches(shuffled="letting go"):
                 net(images, context.index)
+                seen += len(images)
+                if seen >= ENOUGH_IMAGES:
+                    break
         merge_over_processes(readers)
         floors = [(layer.slice, MIN_ALIVE) for layer in graph.layers]
         order = order_of_release(readers, candidates.cpu(), alive.cpu(), floors).to(alive.device)

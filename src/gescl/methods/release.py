@@ -25,8 +25,9 @@ from ..networks.multihead import MultiHeadNet
 
 #: Added to the diagonal of C, relative to its mean: filters that are nearly copies must not be traded for huge weights.
 RIDGE = 1e-3
-#: Positions of a batch that C is estimated from, and batches, at most.
-MOST_SAMPLES, MOST_BATCHES = 20_000, 4
+#: Positions of a batch that C is estimated from, at most; and after how many images it is known well enough. Images are
+#: counted, not batches, which are small in somebody else's training loop.
+MOST_SAMPLES, ENOUGH_IMAGES = 20_000, 1024
 
 
 @dataclass

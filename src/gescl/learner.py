@@ -37,6 +37,9 @@ from .streams.task import Split, Task
 from .training import Training, learn_task, validate
 from .validation import check_tensors, validated
 
+#: Pixels per side: a network for images of this size is built when a file asks for it, a larger one is checked first.
+LARGEST_TRIED = 256
+
 #: What rebuilding a learner can end in if a file does not hold what this version would have written.
 _NOT_AS_WRITTEN = (
     GesclError,
@@ -518,6 +521,21 @@ def _method_class(path: Path, header: Header, given: type[Method] | None) -> typ
         raise DataError(f"{path}: {error}; a method of your own is loaded with method=, its class") from error
 
 
+def _check_size(saved: SavedModel, classes: Sequence[int]) -> None:
+    """Refuse a network that does not fit the file's tensors before memory is taken for it.
+
+    A header may ask for images of any size, and some networks grow with them. Finding out without memory takes longer
+    than loading a usual model, since torch imports half of itself for that.
+    """
+    header = saved.header
+    with torch.device("meta"):
+        moments = torch.zeros(header.shape[0]), torch.ones(header.shape[0])
+        skeleton = MultiHeadNet(build_trunk(header.network, header.shape), header.shape, *moments)
+        for count in classes:
+            skeleton.add_head(count)
+    check_tensors(saved.net, skeleton.state_dict(), "net.")
+
+
 def _restored(
     saved: SavedModel, network: nn.Module | None, method_type: type[Method], device: str, observer: Observer | None
 ) -> Learner:
@@ -526,22 +544,22 @@ def _restored(
     method = validated(method_type, settings, "header: method.")
     classes = [len(record.classes) for record in header.tasks]
     blank = torch.zeros(header.shape[0]), torch.ones(header.shape[0])
-    if network is None:  # a header may ask for any size: compare before memory is taken for it
-        with torch.device("meta"):
-            moments = (moment.to("meta") for moment in blank)
-            skeleton = MultiHeadNet(build_trunk(header.network, header.shape), header.shape, *moments)
-            for count in classes:
-                skeleton.add_head(count)
-        check_tensors(saved.net, skeleton.state_dict(), "net.")
     learner = Learner(
         network or header.network, method, training=header.training, device=device, seed=header.seed, observer=observer
     )
     with seeded(header.seed, "load"):  # what is drawn is overwritten
+        if network is None and max(header.shape[1:]) > LARGEST_TRIED:
+            _check_size(saved, classes)
         learner._attach(network or build_trunk(header.network, header.shape), header.shape, *blank)
+        # A header may name any number of classes: compare before memory is taken for them.
+        expected = learner.net.state_dict()
+        for head, count in enumerate(classes):
+            expected[f"heads.{head}.weight"] = torch.empty(count, learner.net.features, device="meta")
+            expected[f"heads.{head}.bias"] = torch.empty(count, device="meta")
+        check_tensors(saved.net, expected, "net.")
         for count in classes:
             learner.net.add_head(count)
     learner.records.extend(header.tasks)
-    check_tensors(saved.net, learner.net.state_dict(), "net.")
     if not (saved.net["std"] > 0).all():
         raise ValueError("net.std must be positive")
     learner.net.load_state_dict(saved.net)

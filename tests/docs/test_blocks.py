@@ -88,13 +88,11 @@ def test_what_the_defaults_of_learn_cost_stands_as_it_was_measured() -> None:
 
 
 def test_how_often_a_task_is_guessed_stands_as_it_was_measured() -> None:
-    keys = (
-        "task_found",
-        "task_found_without_temperatures",
-        "chance",
-        "class_right_task_guessed",
-        "class_right_task_told",
-    )
+    guessed = ("task_found", "class_right", "answered", "wrong_of_answered", "strange_answered")
+    told = ("told_answered", "told_wrong_of_answered", "strange_told_answered")
     page = OWN_DATA.read_text(encoding="utf-8")
     for row in json.loads((ROOT / "results" / "task-guess.json").read_text(encoding="utf-8"))["measured"]:
-        assert f"| {row['tasks']} | " + " | ".join(f"{row[key]:.3f}" for key in keys) + " |" in page
+        for keys in (guessed, told):
+            cells = [f"{row[f'before_{key}']:.3f} → {row[f'after_{key}']:.3f}" for key in keys]
+            assert f"| `{row['stream']}` | {row['tasks']} | " + " | ".join(cells) + " |" in page
+        assert row["after_wrong_of_answered"] <= 0.1

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import platform
 import re
 import shlex
 import sys
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -14,6 +12,7 @@ import typer
 from ..distributed import first_to_tell, started_together
 from ..errors import GesclError, UsageError
 from ..runtime import stop_between_steps
+from . import version_line
 from .data import data_app
 from .models import models_app
 from .runs import runs_app
@@ -31,7 +30,7 @@ app.add_typer(data_app, name="data")
 
 def _tell_version(wanted: bool) -> None:
     if wanted:
-        print(f"gescl {version('gescl')} (torch {version('torch')}, Python {platform.python_version()})")
+        print(version_line())
         raise typer.Exit
 
 

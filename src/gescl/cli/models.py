@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from dataclasses import asdict
@@ -21,6 +20,7 @@ from ..errors import UsageError
 from ..learner import Learner
 from ..methods import GesclDistill, Method, method_class
 from ..methods.base import Capacity
+from ..models.arriving import predict_each, predict_growing
 from ..models.evaluation import evaluate_folder, evaluate_folders
 from ..models.export import cost, export_onnx, task_net
 from ..models.folders import predict_files
@@ -33,6 +33,7 @@ from ..observers import EpochLines
 from ..runs.watching import format_accuracy
 from ..runtime import speed_up_process
 from ..validation import validated
+from .answers import print_answers, print_arriving
 from .options import Device, SkipBroken, Threads, console, parse_settings, plain_table, say
 from .verdicts import as_data, as_row, show, show_confusion
 
@@ -191,9 +192,14 @@ def rename(
 @models_app.command()
 def predict(
     model: Model,
-    files: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Image files, or folders of them; - reads names from standard input.")
+    ],
     task: Annotated[str | None, typer.Option(help="The images' task.", show_default="guessed image by image")] = None,
     min_confidence: Annotated[float, typer.Option(help="Answer 'unknown' below this confidence.")] = 0.0,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Keep running, and classify images as they arrive in the folders.")
+    ] = False,
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     skip_broken: SkipBroken = False,
@@ -203,24 +209,22 @@ def predict(
     """Classify images."""
     if as_json and as_csv:
         raise UsageError("choose one of --json and --csv")
+    named = Path("-") in files
+    if named and (watch or len(files) > 1):
+        raise UsageError("- stands for all images: give no files, folders or --watch with it")
     learner = _loaded(model, network, device)
-    answers = predict_files(learner, files, task, min_confidence=min_confidence, skip_broken=skip_broken)
-    rows = [{**asdict(answer), "file": str(answer.file)} for answer in answers]
-    if as_json:
-        print(json.dumps(rows, indent=1, ensure_ascii=False))
-        return
-    if as_csv:
-        writer = csv.DictWriter(sys.stdout, rows[0].keys())
-        writer.writeheader()
-        writer.writerows(rows)
-        return
-    table = plain_table("file", "task", "class", "confidence")
-    for answer in answers:
-        table.add_row(*map(Text, (str(answer.file), answer.task, answer.label, f"{answer.confidence:.3f}")))
-    # A file or a program gets whole names, however long.
-    (console if console.is_terminal else Console(width=100_000)).print(table)
-    if answers[0].guessed:
-        say(_about_guesses(learner))
+    if watch:
+        arriving = predict_growing(learner, files, task, min_confidence=min_confidence)
+        print_arriving(arriving, as_json=as_json, as_csv=as_csv)
+    elif named:
+        names = (name for line in sys.stdin if (name := line.rstrip("\r\n")))
+        arriving = predict_each(learner, names, task, min_confidence=min_confidence)
+        print_arriving(arriving, as_json=as_json, as_csv=as_csv)
+    else:
+        answers = predict_files(learner, files, task, min_confidence=min_confidence, skip_broken=skip_broken)
+        print_answers(answers, as_json=as_json, as_csv=as_csv)
+        if answers[0].guessed and not (as_json or as_csv):
+            say(_about_guesses(learner))
 
 
 def _about_guesses(learner: Learner) -> str:

@@ -48,16 +48,27 @@ def predict_files(
 
     A broken image is an error; with `skip_broken` it is left out and logged.
     """
+    task = asked_task(learner, task, min_confidence)
+    found = [image for file in files for image in images_below(Path(file))]
+    images, whole = decoded(found, learner, skip_broken)
+    return answers(learner, images, [found[number] for number in whole], task, min_confidence)
+
+
+def asked_task(learner: Learner, task: str | None, min_confidence: float) -> str | None:
+    """The task to ask; None if it is to be guessed for each image. A name that no task has is refused."""
     if not 0 <= min_confidence <= 1:
         raise UsageError(f"min_confidence must lie between 0 and 1, got {min_confidence}")
-    guessed = task is None and len(learner.tasks) > 1
-    if task is None and not guessed:
+    if task is None and len(learner.tasks) == 1:
         (task,) = learner.tasks
     if task is not None:
         learner.index(task)
-    found = [image for file in files for image in _images_below(Path(file))]
-    images, whole = decoded(found, learner, skip_broken)
-    found = [found[number] for number in whole]
+    return task
+
+
+def answers(
+    learner: Learner, images: Tensor, files: Sequence[Path], task: str | None, min_confidence: float
+) -> list[Answer]:
+    """The answers for images that were read from files."""
     if task is None:
         said = [(guess.task, guess.label, guess.probability) for guess in learner.guess(images)]
     else:
@@ -65,12 +76,12 @@ def predict_files(
         highest = (prediction.probabilities.max(1).values * prediction.known).tolist()
         said = [(task, label, value) for label, value in zip(prediction.labels, highest, strict=True)]
     return [
-        Answer(file, at, label if sure >= min_confidence else UNKNOWN, sure, guessed)
-        for file, (at, label, sure) in zip(found, said, strict=True)
+        Answer(file, at, label if sure >= min_confidence else UNKNOWN, sure, task is None)
+        for file, (at, label, sure) in zip(files, said, strict=True)
     ]
 
 
-def _images_below(path: Path) -> list[Path]:
+def images_below(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     found = [Path(at, name) for at, _, _ in os.walk(path) for name in image_files(Path(at))]

@@ -11,10 +11,9 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, fx, nn
-from torch.fx.passes.shape_prop import TensorMetadata
 
 from .filters.operations import BatchNorm
-from .filters.tracing import Tracer
+from .filters.tracing import SHAPE, Tracer
 from .multihead import MultiHeadNet
 
 
@@ -116,7 +115,7 @@ def _last_cut(trunk: nn.Module, nodes: list[fx.Node], parameters: set[int]) -> i
             break
         if node.op == "call_module":
             layers += any(True for _ in trunk.get_submodule(str(node.target)).parameters())
-        if layers and number >= reach and isinstance(node.meta.get("tensor_meta"), TensorMetadata):
+        if layers and number >= reach and SHAPE in node.meta:
             cut = number
         reach = max([reach, *(place[user] for user in node.users)])
     return cut

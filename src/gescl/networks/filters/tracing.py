@@ -15,7 +15,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
-from torch.fx.passes.shape_prop import ShapeProp, TensorMetadata
 
 from ...errors import UsageError
 from ..dropout import ByteDropout
@@ -36,6 +35,9 @@ from .operations import (
     keeps_apart,
 )
 
+#: Where a node of a traced network keeps the shape of its result.
+SHAPE = "shape"
+
 
 def trace(trunk: nn.Module, sample: Tensor) -> Trace:
     """Walk a trunk; `sample` is a batch of images as the trunk takes them."""
@@ -53,11 +55,24 @@ class Tracer(fx.Tracer):
         return isinstance(m, ByteDropout) or super().is_leaf_module(m, module_qualified_name)
 
 
+class _Shapes(fx.Interpreter):
+    """Runs a traced network and notes at each node the shape of its result, if that is one tensor.
+
+    torch's ShapeProp does the same, and imports sympy for it: half a second.
+    """
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if isinstance(result, Tensor):
+            n.meta[SHAPE] = result.shape
+        return result
+
+
 def _traced(trunk: nn.Module, sample: Tensor) -> fx.GraphModule:
     try:
         module = fx.GraphModule(trunk, Tracer().trace(trunk))
         with torch.no_grad():
-            ShapeProp(module).propagate(sample)
+            _Shapes(module).run(sample)
     except Exception as error:  # the forward of the user's module may raise anything
         raise UsageError(
             f"network {type(trunk).__name__}: its forward cannot be traced on images of shape "
@@ -85,7 +100,7 @@ class _Walker:
                 self._set(node, torch.full((_shape(node)[1],), -1), open_=False)
             elif node.op == "output":
                 self._finish(node)
-            elif not isinstance(node.meta.get("tensor_meta"), TensorMetadata):
+            elif SHAPE not in node.meta:
                 if node.target not in SIZES:
                     raise self._refused(node, "its result is not one tensor")
             elif node.op == "get_attr":
@@ -345,4 +360,4 @@ class _Walker:
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:
-    return tuple(node.meta["tensor_meta"].shape)
+    return tuple(node.meta[SHAPE])

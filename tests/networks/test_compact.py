@@ -97,7 +97,7 @@ def test_a_layer_that_is_all_zero_can_still_be_run() -> None:
     assert torch.allclose(trunk.embed(images, 0), net.embed(images, 0), atol=1e-6)
 
 
-@pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.BatchNorm2d(24)], ids=["dropout", "batch-norm"])
+@pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.BatchNorm2d(24), nn.GroupNorm(2, 24)])
 def test_where_it_would_make_a_difference_it_is_not_done(layer: nn.Module) -> None:
     trunk = nn.Sequential(nn.Conv2d(3, 24, 3), nn.ReLU(), nn.Conv2d(24, 24, 3), layer, nn.ReLU(), nn.Flatten())
     assert CompactTrunk.without(*with_dead_filters(trunk)) is None

@@ -41,7 +41,7 @@ class CompactTrunk:
 
     @staticmethod
     def without(net: MultiHeadNet, dead: Tensor) -> CompactTrunk | None:
-        """The trunk without the filters marked as dead. None with batch-norm or dropout, which would make a difference,
+        """The trunk without the filters marked as dead. None with norms, dropout or gates, where it would matter,
         or if too few are dead."""
         graph = net.graph
         alive = [not each for each in dead.tolist()]  # all that is read from the device
@@ -55,8 +55,10 @@ class CompactTrunk:
             return None
         owned = {id(p) for module, _ in graph.owners for p in module.parameters(recurse=False)}
         whole = all(id(parameter) in owned for parameter in net.trunk.parameters())
+        plain = all(isinstance(module, nn.modules.conv._ConvNd | nn.Linear) for module, _ in graph.owners)
+        gated = any("mul" in str(node.target) for node in graph.module.graph.nodes if node.op != "call_module")
         chance = any(draws(module) for module in net.trunk.modules())
-        if not whole or chance or not same_in_training(net.trunk, graph.module.graph):
+        if not (whole and plain) or gated or chance or not same_in_training(net.trunk, graph.module.graph):
             return None
         return CompactTrunk(net, whole_groups(graph, torch.tensor(alive, device=dead.device)))
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from gescl import DataError
-from gescl.store import locked, write_bytes
+from gescl.store import locked, read_tensors, write_bytes, write_tensors
 
 HOLDER = """
 import sys
@@ -85,3 +86,12 @@ def test_a_folder_that_cannot_be_made_is_an_error_that_names_the_file(tmp_path: 
     with pytest.raises(DataError) as caught:
         write_bytes(path, b"{}")
     assert str(caught.value).startswith(f"cannot write {path}: ")
+
+
+def test_a_file_whose_checksum_was_lost_to_damage_is_refused(tmp_path: Path) -> None:
+    """One flipped bit in its name, and the content would no longer be checked."""
+    path = tmp_path / "a.safetensors"
+    write_tensors(path, {"a": torch.arange(6.0)}, {})
+    path.write_bytes(path.read_bytes().replace(b'"sha256"', b'"sha257"'))
+    with pytest.raises(DataError, match="damaged"):
+        read_tensors(path)

@@ -95,3 +95,12 @@ def test_a_file_whose_checksum_was_lost_to_damage_is_refused(tmp_path: Path) -> 
     path.write_bytes(path.read_bytes().replace(b'"sha256"', b'"sha257"'))
     with pytest.raises(DataError, match="damaged"):
         read_tensors(path)
+
+
+def test_a_backup_that_is_the_file_itself_leaves_no_third_name(tmp_path: Path) -> None:
+    """So it is after a kill between the two moves of a write."""
+    path, backup = tmp_path / "a", tmp_path / "a.bak"
+    path.write_bytes(b"old")
+    backup.hardlink_to(path)
+    write_bytes(path, b"new", backup)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"a": b"new", "a.bak": b"old"}

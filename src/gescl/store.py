@@ -74,6 +74,7 @@ def _second_name(path: Path, backup: Path) -> None:
     except OSError:  # a file system without links
         shutil.copyfile(path, link)
     link.replace(backup)
+    link.unlink(missing_ok=True)  # renaming one name of a file to another name of the same file leaves both
 
 
 def write_json(path: Path, content: Any) -> None:

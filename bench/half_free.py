@@ -26,7 +26,7 @@ def training(kind: str, network: str) -> Work:
     if kind != "none at zero":
         net.graph.erase(torch.cat([torch.arange(layer.size) % 2 == 0 for layer in net.graph.layers]))
     if kind == "half at zero, computed all the same":
-        strategy.asleep = lambda: None  # type: ignore[method-assign]
+        strategy.asleep = lambda: None  # type: ignore[method-assign]  # what is compared with
     return Loop(net, strategy, IMAGES, BATCH).epoch
 
 

@@ -55,19 +55,25 @@ class Opened:
     complaints: list[str] = field(default_factory=list)
 
 
-@pytest.fixture
-def opened(browser: Browser, report: Path, request: pytest.FixtureRequest) -> Iterator[Opened]:
-    """The page at a width and in a colour scheme: (width, theme), 1280 pixels and light unless the test says."""
-    wanted: tuple[int, Theme] = getattr(request, "param", (1280, "light"))
-    width, theme = wanted
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
-    found = Opened(context.new_page())
+def listening(page: Page) -> Opened:
+    """A page whose messages, errors and requests to other places are noted."""
+    found = Opened(page)
     found.page.on("console", lambda message: found.complaints.append(message.text))
     found.page.on("pageerror", lambda error: found.complaints.append(str(error)))
     found.page.on(
         "request",
         lambda asked: None if asked.url.startswith(("file:", "data:")) else found.complaints.append(asked.url),
     )
+    return found
+
+
+@pytest.fixture
+def opened(browser: Browser, report: Path, request: pytest.FixtureRequest) -> Iterator[Opened]:
+    """The page at a width and in a colour scheme: (width, theme), 1280 pixels and light unless the test says."""
+    wanted: tuple[int, Theme] = getattr(request, "param", (1280, "light"))
+    width, theme = wanted
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+    found = listening(context.new_page())
     found.page.goto(report.as_uri())
     yield found
     context.close()

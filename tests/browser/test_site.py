@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .conftest import CHROMIUM, Opened
+from .conftest import CHROMIUM, Opened, listening
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -38,13 +38,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=[390, 1280])
 def reader(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Opened]:
     context = browser.new_context(viewport={"width": request.param, "height": 900})
-    found = Opened(context.new_page())
-    found.page.on("console", lambda message: found.complaints.append(message.text))
-    found.page.on("pageerror", lambda error: found.complaints.append(str(error)))
-    found.page.on(
-        "request",
-        lambda asked: None if asked.url.startswith(("file:", "data:")) else found.complaints.append(asked.url),
-    )
+    found = listening(context.new_page())
     yield found
     context.close()
 

@@ -222,6 +222,21 @@ def test_a_checkpoint_is_removed_when_the_model_is_saved(tmp_path: Path) -> None
     assert {file.name for file in tmp_path.iterdir()} == {"model.gescl"}
 
 
+def test_a_checkpoint_of_the_task_just_saved_goes_without_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As it is found if the process was killed between saving the model and removing its checkpoint."""
+    path, model = interrupted(tmp_path), tmp_path / "model.gescl"
+    learner = Learner("small", "finetune", training=Training(epochs=5, batch_size=16, checkpoint_seconds=0))
+    learner.learn(made_task("a"), checkpoint=path)
+    left = path.read_bytes()
+    learner.save(model)
+    path.write_bytes(left)
+    Learner.load(model).learn(made_task("b"), checkpoint=path)
+    assert not caplog.records
+    assert Learner.load(model).fingerprint in left.decode(errors="replace")
+
+
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [

@@ -25,7 +25,7 @@ from .errors import DataError, UsageError
 from .methods.base import Strategy, TaskContext
 from .networks.multihead import MultiHeadNet
 from .records import Epoch
-from .store import backup_of, free_bytes, read_tensors, remains_of, write_tensors
+from .store import backup_of, free_bytes, read_header, read_tensors, remains_of, write_tensors
 from .validation import check_tensors, validated
 
 log = logging.getLogger("gescl")
@@ -255,6 +255,15 @@ def ask_for_room(path: Path, model: int) -> None:
         )
 
 
+def remove_finished(file: Path, fingerprint: str) -> None:
+    """Remove the checkpoints of the newest task that a model has learned, known by its fingerprint.
+
+    Without this they would stay if the process was killed between saving the model and removing them.
+    """
+    if any(path.exists() and _fingerprint(path) == fingerprint for path in (file, backup_of(file))):
+        remove_checkpoints(file)
+
+
 def remove_checkpoints(file: Path) -> None:
     """Remove a checkpoint and the one before it."""
     for path in (file, backup_of(file)):
@@ -269,6 +278,15 @@ class _Header(BaseModel):
     epochs: list[Epoch]
     lr: list[float]
     schedule: dict[str, Any]
+
+
+def _fingerprint(path: Path) -> str | None:
+    """Of the task whose checkpoint this is; None if it is damaged, which whoever continues from it will say."""
+    try:
+        header = read_header(path)
+    except DataError:
+        return None
+    return header.get("fingerprint") if isinstance(header, dict) else None
 
 
 def _sort(value: object) -> object:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from . import distributed, metrics
 from .batches import Augment
 from .calibration import fit_temperature, surest
-from .checkpoints import Checkpoints, SavedState, Snapshot, ask_for_room
+from .checkpoints import Checkpoints, SavedState, Snapshot, ask_for_room, remove_finished
 from .errors import DataError, DivergedError, GesclError, UnavailableError, UsageError, unknown
 from .maths.moments import pixel_moments
 from .methods import Capacity, GesclDistill, Method, Strategy, method_class, method_name
@@ -99,8 +99,10 @@ class Learner:
         self._held_out: dict[str, dict[str, Split | None]] = {}
         #: What tells which task an image belongs to; None for a model of a version that did not keep it.
         self.recognition: Recognition | None = None
-        #: Of the last task, until it is saved.
+        #: Of the newest task, until it is saved.
         self._checkpoints: Checkpoints | None = None
+        #: What these are known by; empty if it was learned without.
+        self.fingerprint = ""
 
     @property
     def tasks(self) -> list[str]:
@@ -160,6 +162,7 @@ class Learner:
         if checkpoints is not None:
             model = sum(tensor.nbytes for tensor in net.state_dict().values()) + self.state_bytes
             ask_for_room(checkpoints.path, model)
+            remove_finished(checkpoints.path, self.fingerprint)
         held_out = dict(self._held_out)
         task_state = net.task_state()  # puts the newest task's statistics in place, to be copied with the weights
         before = Snapshot([*net.trunk.parameters(), *net.trunk.buffers(), *net.heads.parameters()])
@@ -187,6 +190,7 @@ class Learner:
                 checkpoints.remove() if isinstance(error, DivergedError) else checkpoints.write()
             raise
         self.records[-1], self._checkpoints, self.recognition = record, checkpoints, recognition
+        self.fingerprint = checkpoints.fingerprint if checkpoints is not None else ""
         self.observer.end_task(self.records)
         return record
 
@@ -383,6 +387,7 @@ class Learner:
             training=self.training,
             seed=self.seed,
             tasks=tuple(self.records),
+            fingerprint=self.fingerprint,
         )
         recognition = self.recognition.state() if self.recognition else {}
         model = SavedModel(header, self.net.state_dict(), self.net.task_state(), self.strategy.state(), recognition)
@@ -560,6 +565,7 @@ def _restored(
         for count in classes:
             learner.net.add_head(count)
     learner.records.extend(header.tasks)
+    learner.fingerprint = header.fingerprint
     if not (saved.net["std"] > 0).all():
         raise ValueError("net.std must be positive")
     learner.net.load_state_dict(saved.net)

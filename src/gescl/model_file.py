@@ -44,6 +44,8 @@ class Header(BaseModel):
     training: Training
     seed: int
     tasks: tuple[TaskRecord, ...]
+    #: What the checkpoints of the newest task are known by; empty if it was learned without.
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True)

@@ -101,15 +101,28 @@ def _ordered(content: bytes) -> bytes:
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
     """What `write_tensors` wrote; a missing or damaged file is refused."""
+    with _opened(path) as file:
+        metadata = file.metadata() or {}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        if metadata["sha256"] != digest(metadata["gescl"], tensors):
+            raise ValueError("its checksum does not fit its content")
+        return tensors, json.loads(metadata["gescl"])
+
+
+def read_header(path: Path) -> Any:
+    """The header that `write_tensors` wrote. The tensors are not read, so the checksum is not checked."""
+    with _opened(path) as file:
+        return json.loads((file.metadata() or {})["gescl"])
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A safetensors file, and inside the block an error for people if it is missing, damaged, or not gescl's."""
     if path.is_dir():
         raise DataError(f"{path} is a folder, not a file")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        if metadata["sha256"] != digest(metadata["gescl"], tensors):
-            raise ValueError("its checksum does not fit its content")
-        return tensors, json.loads(metadata["gescl"])
+            yield file
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist") from error
     except OSError as error:

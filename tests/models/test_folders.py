@@ -21,7 +21,7 @@ import pytest
 import torch
 from PIL import Image
 
-from gescl import Learner, Task
+from gescl import Learner, Task, UsageError
 from gescl.cli.app import main
 from gescl.methods.base import Capacity
 from gescl.model_file import alone_with
@@ -465,6 +465,35 @@ def test_a_task_that_is_interrupted_continues_with_the_same_call(photos: Path, t
     whole, again = (read_tensors(model)[0] for model in models)
     assert all(torch.equal(tensor, again[name]) for name, tensor in whole.items())
     assert sorted(path.name for path in models[1].parent.iterdir()) == ["model.gescl", "model.gescl.lock"]
+
+
+def test_a_checkpoint_goes_if_its_task_was_saved_and_stays_if_it_is_under_way(photos: Path, tmp_path: Path) -> None:
+    class Watch(Observer):
+        """Keeps a copy of the newest checkpoint, and stops a task after an epoch if asked to."""
+
+        def __init__(self, stop: bool = False) -> None:
+            self.stop, self.left = stop, b""
+
+        def checkpoint(self, file: Path) -> None:
+            self.left = file.read_bytes()
+            if self.stop:
+                raise KeyboardInterrupt
+
+    model = tmp_path / "own" / "model.gescl"
+    model.parent.mkdir()
+    checkpoint = model.with_name("model.gescl.checkpoint")
+    choices = Choices(network="small", image_size=16, training={"epochs": 2, "checkpoint_seconds": 0})
+    watch = Watch()
+    learn_folder(model, photos / "bolts", choices=choices, observer=watch)
+    checkpoint.write_bytes(watch.left)  # as after a kill between saving the model and removing the checkpoint
+    with pytest.raises(UsageError, match="learned already"):
+        learn_folder(model, photos / "bolts", observer=Observer())
+    assert not checkpoint.exists()
+    with pytest.raises(KeyboardInterrupt):
+        learn_folder(model, photos / "gears", observer=Watch(stop=True))
+    with pytest.raises(UsageError, match="learned already"):
+        learn_folder(model, photos / "bolts", observer=Observer())
+    assert checkpoint.exists(), "gears are under way"
 
 
 def in_training(pid: int) -> bool:

@@ -130,10 +130,21 @@ class Subject:
             return "wrong: a traceback"
         if not self.is_kept(folder, kept):
             return "lost: something finished was done again"
-        return None if self.end(folder) == self.reference() else "wrong: the rerun has come to something else"
+        end, reference = self.end(folder), self.reference()
+        return None if end == reference else f"wrong: the rerun has come to {difference(end, reference)}"
 
     def is_kept(self, folder: Path, kept: Any) -> bool:
         return True
+
+
+def difference(end: Any, reference: Any) -> str:
+    """The first part in which two ends differ: the files that only one of them has, or the number of the part."""
+    for number, (here, there) in enumerate(zip(end, reference, strict=True)):
+        if here != there and not isinstance(here, str):
+            return f"{sorted(set(here) - set(there))} instead of {sorted(set(there) - set(here))}"
+        if here != there:
+            return f"part {number}"
+    return "nothing"
 
 
 #: Where subjects are worked on: set by whoever tortures.

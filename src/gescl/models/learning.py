@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..checkpoints import remove_checkpoints
+from ..checkpoints import remove_checkpoints, remove_finished
 from ..errors import DataError, UsageError
 from ..learner import Learner, check_name, qualified_name
 from ..methods.base import Capacity
@@ -88,7 +88,9 @@ def learn_folder(
             else start_again(path, redo, choices, device, observer)
         )
         learner = begun.learner
+        checkpoint = path.with_name(f"{path.name}.checkpoint")
         if name in learner.tasks:
+            remove_finished(checkpoint, learner.fingerprint)
             raise UsageError(_learned_already(learner, name, Path(folder)))
         if begun.shape is None:
             side = choices.image_size or chosen_size(Path(folder))
@@ -107,7 +109,6 @@ def learn_folder(
         if learner.records and (words := short_of_room(learner.capacity())):
             before_training(words)
         anchors = _anchors(learner)
-        checkpoint = path.with_name(f"{path.name}.checkpoint")
         record = learner.learn(task, checkpoint=None if dry_run else checkpoint)
         guessing = float(task.val.labels.bincount().max()) / len(task.val)
         report = LearnReport(record, _moved(learner, anchors), learner.capacity(), guessing, begun.replaced)

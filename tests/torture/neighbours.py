@@ -47,6 +47,8 @@ def two_at_once(tally: Tally, most: int, deadline: float) -> None:
 class Folder(Run):
     """A run on a stream of folders, the second of which loses a file while the first is learned."""
 
+    name = "run-folder"  # not that of a run of the same method, whose folder has no images
+
     def __init__(self) -> None:
         super().__init__("mas")
 

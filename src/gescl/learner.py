@@ -30,7 +30,7 @@ from .plugins import is_own
 from .randomness import seeded
 from .recognition import Recognition, sample
 from .records import Guess, Prediction, TaskRecord, filled
-from .runtime import find_device
+from .runtime import find_device, images_at_once
 from .store import digest
 from .streams.arrays import as_images
 from .streams.task import Split, Task
@@ -354,13 +354,15 @@ class Learner:
     @torch.inference_mode()
     def _logits(self, split: Split, index: int) -> Tensor:
         self.net.eval()
-        return torch.cat([self.net(part.images.to(self.device), index).cpu() for part in split.in_parts(1024)])
+        parts = split.in_parts(images_at_once(self.device))
+        return torch.cat([self.net(part.images.to(self.device), index).cpu() for part in parts])
 
     @torch.inference_mode()
     def _log_probabilities(self, images: Tensor, temperatures: Sequence[float]) -> list[Tensor]:
         """What every head says of images, each with its temperature; of as many heads as there are temperatures."""
         self.net.eval()
-        parts = [self.net.all_heads(part.to(self.device), len(temperatures)) for part in torch.split(images, 1024)]
+        some = torch.split(images, images_at_once(self.device))
+        parts = [self.net.all_heads(part.to(self.device), len(temperatures)) for part in some]
         logits = [torch.cat(head).cpu() for head in zip(*parts, strict=True)]
         return [(own / degrees).log_softmax(1) for own, degrees in zip(logits, temperatures, strict=True)]
 

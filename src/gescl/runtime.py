@@ -60,6 +60,12 @@ def find_device(name: str) -> torch.device:
         raise UnavailableError(f"device {name!r} is not available here: {str(error).splitlines()[0]}") from error
 
 
+def images_at_once(device: torch.device) -> int:
+    """How many images to pass through a network at a time where nothing is learned. On a CPU, few: what the layers hand
+    on then stays in its caches."""
+    return 64 if device.type == "cpu" else 1024
+
+
 @functools.cache
 def bfloat16_crashes() -> bool:
     """Whether the system ends a process that multiplies bfloat16 on the CPU: some virtual machines name instructions

@@ -28,7 +28,7 @@ from .networks.multihead import MultiHeadNet
 from .networks.synchronised import synchronised
 from .randomness import generator, seeded
 from .records import Epoch
-from .runtime import bfloat16_crashes, whole_step
+from .runtime import bfloat16_crashes, images_at_once, whole_step
 from .streams.task import Split, Task
 
 #: Where an epoch is a single batch, this many of them count as one: a single batch is both the first and the last.
@@ -239,7 +239,7 @@ def learn_task(
 
 @torch.inference_mode()
 def validate(
-    net: MultiHeadNet, splits: ByHead, batch_size: int = 1024, embed: Embed | None = None
+    net: MultiHeadNet, splits: ByHead, batch_size: int | None = None, embed: Embed | None = None
 ) -> tuple[float, float]:
     """Mean cross-entropy and accuracy over images by head, in eval mode."""
     net.eval()
@@ -247,7 +247,7 @@ def validate(
     loss = torch.zeros((), dtype=torch.float64, device=net.mean.device)
     correct = torch.zeros((), dtype=torch.int64, device=net.mean.device)
     for head, split in splits:
-        for images, labels in in_batches(split, net.mean.device, batch_size):
+        for images, labels in in_batches(split, net.mean.device, batch_size or images_at_once(net.mean.device)):
             logits = net.heads[head](embed(images, head))
             loss += F.cross_entropy(logits, labels, reduction="sum")
             correct += (logits.argmax(1) == labels).sum()

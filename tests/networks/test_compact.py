@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gescl import Gescl, Learner, Training
+from gescl.methods.filterwise import activation_moments
 from gescl.networks import compact
 from gescl.networks.compact import AT_ONCE, CompactTrunk
 from gescl.networks.multihead import MultiHeadNet
@@ -16,6 +17,7 @@ from gescl.observers import Observer
 from gescl.records import Epoch
 
 from ..conftest import stripes
+from ..methods.learners import context_of
 
 SHAPE = (3, 16, 16)
 
@@ -56,6 +58,19 @@ def plain() -> nn.Module:
 
 
 @pytest.mark.parametrize("make", [plain, Tangled])
+def test_importance_is_that_of_the_whole_trunk(make: type[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    net, dead = with_dead_filters(make())
+    context = context_of(stripes("a", 4, shape=SHAPE))
+    found = activation_moments(net, context)
+    monkeypatch.setattr(CompactTrunk, "without", lambda net, dead: None)
+    whole = activation_moments(net, context)
+    for moments, expected in zip(found, whole, strict=True):
+        torch.testing.assert_close(moments, expected, rtol=1e-5, atol=1e-6)
+        assert not moments[dead].any() and moments[~dead].any()
+
+
+@pytest.mark.parametrize("make", [plain, Tangled])
 def test_features_and_gradients_are_those_of_the_whole_trunk(make: type[nn.Module]) -> None:
     torch.manual_seed(0)
     net, dead = with_dead_filters(make())
@@ -69,7 +84,9 @@ def test_features_and_gradients_are_those_of_the_whole_trunk(make: type[nn.Modul
         (features @ weights).square().sum().backward()  # type: ignore[no-untyped-call]  # torch's
         # A dead filter's own weights have a gradient in the whole trunk where its activation has a slope at zero.
         gradients = [
-            rows.matrix(~layer.dead(), rows.parameter.grad) for layer in net.graph.layers for rows in layer.rows
+            rows.matrix((~layer.dead()).nonzero().squeeze(1), rows.parameter.grad)
+            for layer in net.graph.layers
+            for rows in layer.rows
         ]
         found.append((features.detach(), gradients))
     (whole, expected), (features, gradients) = found
@@ -83,7 +100,7 @@ def test_what_is_computed_is_smaller_and_a_multiple_of_what_is_computed_at_once(
     net, dead = with_dead_filters(plain())
     trunk = CompactTrunk.without(net, dead)
     assert trunk is not None
-    sizes = [m.out_channels for m in trunk._small.modules() if isinstance(m, nn.Conv2d)]
+    sizes = [m.out_channels for m in trunk.module.modules() if isinstance(m, nn.Conv2d)]
     assert sizes == [16, 8] and all(size % AT_ONCE == 0 for size in sizes)
 
 

@@ -6,10 +6,12 @@ the objective has its minimum; one that measures distance in the same metric D =
     x = argmin  ½ (x − v)ᵀ D (x − v) + α R(x)
 
 Rows are filters: `v` and `metric` are n×d, and every entry of the metric is positive. As in `prox.py`, nothing here
-waits for the device.
+waits for a device; on the CPU, where looking costs nothing, Newton's method stops when it has arrived.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -29,6 +31,8 @@ def stability_prox_in_metric(v: Tensor, anchor: Tensor, strength: Tensor, metric
     """
     c = strength.to(v).view(-1, 1)
     away = v - anchor
+    if v.is_cpu and not (_length(away * metric) > c).any():
+        return anchor  # as most of the time, if the hold is firm
     length, radius = _length_of_solution(away, metric, c)
     return torch.lerp(anchor, v, torch.div(length, radius.add_(length), out=radius))
 
@@ -58,13 +62,16 @@ def _length_of_solution(away: Tensor, metric: Tensor, c: Tensor) -> tuple[Tensor
     alive = s.sign()  # a filter that is to be zero stays so
     radius = c.clamp_min(_SMALLEST) / metric
     q = torch.empty_like(away)
+    arrived = math.sqrt(torch.finfo(away.dtype).eps)  # the next step would be of the order of the square of this one
     for _ in range(_ROUNDS[away.dtype]):
         denominator = torch.add(radius, s, out=scratch)
         torch.div(away, denominator, out=q)
         norm = _length(q)
         slope = torch.div(q, denominator, out=scratch).mul_(q).sum(1, keepdim=True)
-        step = norm.square().div_(slope.clamp_min_(_SMALLEST)).mul_(norm - 1).clamp_min_(0)
-        s = torch.addcmul(s, step, alive)
+        step = norm.square().div_(slope.clamp_min_(_SMALLEST)).mul_(norm - 1).clamp_min_(0).mul_(alive)
+        s = s + step
+        if s.is_cpu and bool((step <= arrived * s).all()):
+            break
     return s, radius
 
 

@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..distributed import gathered
 from ..networks.multihead import MultiHeadNet
+from ..runtime import images_at_once
 from .base import Batch, TaskContext
 
 #: The usual temperature at which answers are compared, so that the order of unlikely classes counts too.
@@ -39,8 +40,9 @@ class Distillation:
             self._old = {name: tensor.detach().clone() for name, tensor in net.trunk.state_dict().items()}
             return
         net.eval()
+        batches = context.batches(images_at_once(net.mean.device))
         with torch.no_grad():
-            answers = [self._ask(net.embed(images, context.index)) for images, _ in context.batches()]
+            answers = [self._ask(net.embed(images, context.index)) for images, _ in batches]
         #: Log-probabilities, images × heads × classes.
         self.answers = gathered(answers, like=self._bias.new_empty(0, *self._bias.shape))
 

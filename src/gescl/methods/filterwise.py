@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..errors import UsageError
 from ..maths.moments import RunningMoments
+from ..networks.compact import CompactTrunk
 from ..networks.filters.graph import FilterLayer
 from ..networks.multihead import MultiHeadNet
 from .base import Capacity, Method, Strategy, TaskContext
@@ -136,6 +137,9 @@ class FilterwiseStrategy(Strategy[M]):
     def settle_dead(self, layer: FilterLayer, context: TaskContext) -> None:
         """A filter at zero has no gradient, yet the optimiser's moments would bring it back (section 3.5)."""
         dead = layer.dead()
+        died = dead & ~self._dead[layer.slice]
+        if died.is_cpu and not died.any():  # elsewhere, looking would wait for the device
+            return
         self._dead[layer.slice] = dead
         for rows in layer.rows:
             context.clear_moments(rows.parameter, rows.spread(dead))
@@ -244,14 +248,18 @@ def activation_moments(net: MultiHeadNet, context: TaskContext) -> tuple[Tensor,
     graph = net.graph
     net.eval()
     net.select(context.index)
+    compact = CompactTrunk.without(net, torch.cat([layer.dead() for layer in graph.layers]))  # of the dead, all is 0
+    trunk, filters = None, [tap.filters for tap in graph.taps]
+    if compact is not None:
+        trunk, filters = compact.module, [some[compact.keep[some]] for some in filters]
     moments = [RunningMoments() for _ in graph.taps]
     for images, _ in context.batches():
-        graph.observe(net.normalise(images), lambda tap, value: moments[tap].update(value, graph.taps[tap].read))
+        graph.observe(net.normalise(images), lambda tap, value: moments[tap].update(value, graph.taps[tap].read), trunk)
     for moment in moments:
         moment.merge_over_processes(net.mean.device)
     mean = torch.zeros(graph.size, dtype=torch.float64, device=net.mean.device)
     std = torch.zeros_like(mean)
-    for tap, moment in zip(graph.taps, moments, strict=True):
+    for some, moment in zip(filters, moments, strict=True):
         for result, seen in ((mean, moment.mean.abs()), (std, moment.std)):
-            result.scatter_reduce_(0, tap.filters, seen.reshape(len(seen), -1).mean(1), "amax")  # Eq. 18–19
+            result.scatter_reduce_(0, some, seen.reshape(len(seen), -1).mean(1), "amax")  # Eq. 18–19
     return mean, std

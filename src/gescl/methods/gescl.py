@@ -36,6 +36,7 @@ from ..maths.metric_prox import plasticity_prox_in_metric, stability_prox_in_met
 from ..maths.prox import linearised_plasticity, linearised_stability, plasticity_prox, stability_prox
 from ..networks.filters import FilterLayer
 from ..networks.multihead import MultiHeadNet
+from ..runtime import images_at_once
 from .base import Method, TaskContext
 from .filterwise import FilterwiseStrategy, LayerPlan, activation_moments
 from .release import ENOUGH_IMAGES, judged, merge_over_processes, observing, order_of_release, readers_of
@@ -244,32 +245,32 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
         order = order_of_release(readers, candidates.cpu(), alive.cpu(), floors).to(alive.device)
         kept = [parameter.detach().clone() for parameter in net.parameters()]
 
-        def without(count: int) -> Tensor:
-            """Remove the first `count` filters of the order, and return the validation losses."""
+        def remove(count: int) -> None:
+            """Remove the first `count` filters of the order."""
             gone = torch.zeros_like(alive)
             gone[order[:count]] = True
             for reader in readers:
                 reader.hand_over(gone[reader.filters.to(gone.device)].cpu())
             graph.erase(gone)
-            return self._validation_losses(context)
 
         losses = self._validation_losses(context)
         chance = math.log(net.head(context.index).out_features)
         limit = float(losses.mean()) + self.method.release * max(float(losses.std()), LEAST_DEVIATION * chance)
-        fewest, most = 0, len(order)
+        fewest, most, after = 0, len(order), float(losses.mean())
         while fewest < most:  # bisection: losing more filters costs more
             middle = (fewest + most + 1) // 2
-            fits = float(without(middle).mean()) <= limit
-            fewest, most = (middle, most) if fits else (fewest, middle - 1)
+            remove(middle)
+            loss = float(self._validation_losses(context).mean())
+            fewest, most, after = (middle, most, loss) if loss <= limit else (fewest, middle - 1, after)
             for parameter, before in zip(net.parameters(), kept, strict=True):
                 parameter.copy_(before)
-        after = without(fewest) if fewest else losses
+        remove(fewest)
         self.released[order[:fewest]] = True
         for layer in graph.layers:
             self.settle_dead(layer, context)
         log.info(
             "task %r: %d of %d free filters let go; validation loss %.4f before, %.4f after",
-            *(context.name, fewest, len(order), float(losses.mean()), float(after.mean())),
+            *(context.name, fewest, len(order), float(losses.mean()), after),
         )
 
     def _validation_losses(self, context: TaskContext) -> Tensor:
@@ -277,7 +278,7 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
         self.net.eval()
         parts = [
             F.cross_entropy(self.net(images, context.index), labels, reduction="none")
-            for images, labels in context.validation(1024, None)
+            for images, labels in context.validation(images_at_once(self.net.mean.device), None)
         ]
         return gathered(parts, like=self.net.mean.new_empty(0))
 

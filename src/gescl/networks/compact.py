@@ -31,8 +31,9 @@ class CompactTrunk:
     """
 
     def __init__(self, net: MultiHeadNet, keep: Tensor) -> None:
-        self.net = net
-        self._small = shrunk(copied(net.graph), net.graph, keep)
+        self.net, self.keep = net, keep
+        #: As a module, with the weights that the net had when this was made.
+        self.module = shrunk(copied(net.graph), net.graph, keep)
         self._parts = [
             (f"{name}.{key}", getattr(net.trunk.get_submodule(name), key), rows, columns)
             for name, key, rows, columns in _parts(net.graph, keep)
@@ -67,7 +68,7 @@ class CompactTrunk:
         self.net.select(task)
         part: Callable[..., Tensor] = _Part.apply
         weights = {name: part(full, rows, columns) for name, full, rows, columns in self._parts}
-        features: Tensor = torch.func.functional_call(self._small, weights, (self.net.normalise(images),))
+        features: Tensor = torch.func.functional_call(self.module, weights, (self.net.normalise(images),))
         return features.new_zeros(len(features), self.net.features).index_copy(1, self._features, features)
 
 

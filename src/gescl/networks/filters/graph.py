@@ -11,7 +11,7 @@ Nothing else in the project knows about flatten, concatenation, groups or residu
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,12 +34,12 @@ class Rows:
     index: Tensor | None
 
     def matrix(self, which: Tensor | None = None, values: Tensor | None = None) -> Tensor:
-        """One row per filter, or per filter in `which`: of the parameter, or of values that have its shape. A row is in
-        the order of the parameter's memory."""
+        """One row per filter, or per filter numbered in `which`: of the parameter, or of values that have its shape. A
+        row is in the order of the parameter's memory."""
         ordered = self._ordered(self.parameter.detach() if values is None else values)
         flat = ordered.flatten(1) if ordered.ndim > 1 else ordered.unsqueeze(1)
         if self.index is None:
-            return flat if which is None else flat[which]
+            return flat if which is None else flat.index_select(0, which)  # four times faster than flat[which]
         index = self.index if which is None else self.index[which]
         return torch.cat([flat, flat.new_zeros(1, flat.shape[1])])[index].flatten(1)
 
@@ -178,9 +178,14 @@ class FilterGraph:
         """How many filters of each layer are marked."""
         return {layer.name: int(part.sum()) for layer, part in zip(self.layers, self.per_layer(which), strict=True)}
 
-    def observe(self, images: Tensor, read: Callable[[int, Tensor], object]) -> None:
-        """Run the trunk once and call `read(number of the tap, value)` for every tap: what `Tap.read` takes."""
-        _Observer(self, read).run(images)
+    def observe(
+        self, images: Tensor, read: Callable[[int, Tensor], object], trunk: fx.GraphModule | None = None
+    ) -> None:
+        """Run the trunk once and call `read(number of the tap, value)` for every tap: what `Tap.read` takes.
+
+        `trunk` is another with the same nodes to run instead: this one without some of its filters.
+        """
+        _Observer(trunk or self.module, self.taps, read).run(images)
 
     def served(self, heads: nn.ModuleList) -> Tensor:
         """Filters from which a path of non-zero weights leads to a head."""
@@ -230,11 +235,11 @@ class FilterGraph:
 class _Observer(fx.Interpreter):
     """Runs the traced trunk and passes on the value of each tap as soon as it is computed."""
 
-    def __init__(self, graph: FilterGraph, read: Callable[[int, Tensor], object]) -> None:
-        super().__init__(graph.module)
+    def __init__(self, trunk: fx.GraphModule, taps: Sequence[Tap], read: Callable[[int, Tensor], object]) -> None:
+        super().__init__(trunk)
         self.read = read
         self.taps: dict[str, list[int]] = {}
-        for number, tap in enumerate(graph.taps):
+        for number, tap in enumerate(taps):
             self.taps.setdefault(tap.node, []).append(number)
 
     def run_node(self, n: fx.Node) -> Any:

@@ -54,8 +54,8 @@ def test_the_metric_is_adams_scale_and_the_rate_is_the_current_one() -> None:
     second = np.zeros((2, 3))
     for gradient in gradients:
         second = 0.75 * second + 0.25 * gradient.numpy() ** 2
-    metric = context.metric(weight)
-    assert metric is not None and context.metric(untouched) is None
+    metric = context.metric([weight], torch.cat)
+    assert metric is not None and context.metric([weight, untouched], torch.cat) is None
     np.testing.assert_allclose(metric.numpy(), np.sqrt(second / (1 - 0.75**3)) + 0.125, rtol=1e-6)
     np.testing.assert_allclose(context.optimizer.state[weight]["exp_avg_sq"].numpy(), second, rtol=1e-6)
     assert context.lr == 0.5
@@ -77,4 +77,4 @@ def test_the_moments_are_cleared_where_the_mask_says_and_nothing_else() -> None:
             moment = value.shape == weight.shape
             expected = torch.stack([torch.zeros(3), before[name][1]]) if moment else before[name]
             assert torch.equal(value, expected), name
-    assert context.metric(weight) is None, "SGD has one scale for all weights"
+    assert context.metric([weight], torch.cat) is None, "SGD has one scale for all weights"

@@ -134,15 +134,17 @@ class TaskContext:
         assert self.optimizer is not None
         return float(self.optimizer.param_groups[0]["lr"])
 
-    def metric(self, parameter: Tensor, read: Callable[[Tensor], Tensor] = lambda values: values) -> Tensor | None:
-        """The optimiser's scale of each weight, or of those that `read` takes from a tensor like the parameter: √v + ε
-        of Adam; None for SGD, which has one scale for all."""
+    def metric(self, parameters: Sequence[Tensor], read: Callable[[list[Tensor]], Tensor]) -> Tensor | None:
+        """The optimiser's scale of weights, √v + ε of Adam; None for SGD, which has one scale for all.
+
+        `read` copies what is wanted from tensors like the parameters into a new one.
+        """
         assert self.optimizer is not None
-        state, group = self.optimizer.state.get(parameter, {}), self.optimizer.param_groups[0]
-        if "exp_avg_sq" not in state:
+        states, group = [self.optimizer.state.get(p, {}) for p in parameters], self.optimizer.param_groups[0]
+        if not all("exp_avg_sq" in state for state in states):
             return None
-        correction = 1 - group["betas"][1] ** float(state["step"])
-        return read(state["exp_avg_sq"]).sqrt().mul_(correction**-0.5).add_(group["eps"])
+        correction = 1 - group["betas"][1] ** float(states[0]["step"])
+        return read([state["exp_avg_sq"] for state in states]).sqrt_().mul_(correction**-0.5).add_(group["eps"])
 
     def clear_moments(self, parameter: Tensor, where: Tensor) -> None:
         """Set the optimiser's moments of a parameter to zero where the mask (broadcast) is true."""

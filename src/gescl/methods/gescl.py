@@ -157,9 +157,8 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
         """√v + ε of Adam for every weight of the layer's filters (section 3.8)."""
         if self.method.letter or self.method.metric == "euclidean":
             return None
-        parts = [context.metric(rows.parameter, partial(rows.matrix, which)) for rows in layer.rows]
-        scales = [part for part in parts if part is not None]
-        return torch.cat(scales, dim=1).clamp_min_(SMALLEST) if len(scales) == len(parts) else None
+        scale = context.metric([rows.parameter for rows in layer.rows], partial(layer.matrix, which))
+        return None if scale is None else scale.clamp_min_(SMALLEST)
 
     def held_strength(self, layer: FilterLayer) -> Tensor:
         """Γ̂ of Eq. 4, never quite zero for an important filter."""

@@ -82,10 +82,11 @@ class FilterLayer:
     def size(self) -> int:
         return int(self.slice.stop - self.slice.start)
 
-    def matrix(self, which: Tensor | None = None) -> Tensor:
+    def matrix(self, which: Tensor | None = None, values: Sequence[Tensor | None] | None = None) -> Tensor:
         """All weights that belong to the layer's filters, or to those in `which`, one row per filter: F_ij of Eq. 4
-        and 6."""
-        return torch.cat([rows.matrix(which) for rows in self.rows], dim=1)
+        and 6. Or values like those, given for each of `rows`. A new tensor."""
+        given = values or [None] * len(self.rows)
+        return torch.cat([rows.matrix(which, own) for rows, own in zip(self.rows, given, strict=True)], dim=1)
 
     def assign(self, matrix: Tensor, which: Tensor | None = None) -> None:
         """Write back what `matrix(which)` returned."""

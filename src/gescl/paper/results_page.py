@@ -214,12 +214,12 @@ def _tuned(folder: Path) -> Iterator[str]:
                 words = ", ".join(f"{key} = {value}" for key, value in setting.settings.items())
                 seeds |= {*setting.seeds}
                 rows.append([f"`{method}`", words, *_validation(setting), _verdict(setting)])
-        users = [plan for plan in plans()["all"] if plan.stream == place.name]
-        lines = [f"## Settings chosen for {', '.join(plan.name for plan in users) or place.name}", ""]
-        lines += [f"Tried on `{plan.tuning}` with {_listed(plan.tuning_settings)}," for plan in users[:1]]
+        users = {plan.name: plan for plan in plans()["all"] if plan.stream == place.name}
+        lines = [f"## Settings chosen for {', '.join(users) or place.name}", ""]
+        where = [f"on `{plan.tuning}`{_listed(plan.tuning_settings)}, " for plan in users.values()][:1]
         lines += [
-            f"with seed {', '.join(map(str, sorted(seeds)))}. Chosen on validation images alone: of the settings "
-            "within one standard error (±) of the best accuracy the one that forgets least.",
+            f"Tried {''.join(where)}with seed {', '.join(map(str, sorted(seeds)))}. Chosen on validation images alone: "
+            "of the settings within one standard error (±) of the best accuracy the one that forgets least.",
             "",
         ]
         head = ["method", "setting", "validation accuracy", "validation forgetting", ""]
@@ -240,7 +240,7 @@ def _verdict(setting: TriedSetting) -> str:
 
 
 def _listed(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in settings.items())
+    return (" with " if settings else "") + ", ".join(f"{key}={value}" for key, value in settings.items())
 
 
 def _values(settings: Mapping[str, Any]) -> list[tuple[bool, Any]]:

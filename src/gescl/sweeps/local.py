@@ -56,11 +56,14 @@ class LocalProcesses:
         try:
             for future in as_completed([waiting.submit(run, cell) for cell in cells]):
                 yield future.result()
+        except BaseException:
+            stop.close()  # ends the cells of a sweep that is interrupted
+            raise
         finally:
-            stop.close()  # ends the cells of a sweep that is interrupted; else there are none
             waiting.shutdown(cancel_futures=True)
             for pool in pools:
                 pool.shutdown()
+            stop.close()
 
 
 def _pool(threads: int, stopped: Connection) -> ProcessPoolExecutor:

@@ -117,3 +117,11 @@ def test_filters_without_any_gradient_yet_are_finite_and_zero() -> None:
         stability_prox_in_metric(v, torch.ones_like(v), torch.full((3,), 1e-3), metric), torch.ones(3, 9)
     )
     assert not plasticity_prox_in_metric(torch.zeros(3, 9), 1e-3, 1e-4, metric).any()
+
+
+def test_a_number_that_is_not_finite_is_not_hidden_by_a_firm_hold() -> None:
+    v, anchor, strength = torch.tensor([[torch.nan, 1.0], [3.0, 4.0]]), torch.zeros(2, 2), torch.full((2,), 1e9)
+    held = stability_prox_in_metric(v, anchor, strength, torch.ones(2, 2))
+    assert held[0].isnan().any() and torch.equal(held[1], anchor[1])
+    shrunk = plasticity_prox_in_metric(v, 1e9, 0.0, torch.ones(2, 2))
+    assert shrunk[0].isnan().any() and not shrunk[1].any()

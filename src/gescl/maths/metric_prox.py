@@ -31,8 +31,8 @@ def stability_prox_in_metric(v: Tensor, anchor: Tensor, strength: Tensor, metric
     """
     c = strength.to(v).view(-1, 1)
     away = v - anchor
-    if v.is_cpu and not (_length(away * metric) > c).any():
-        return anchor  # as most of the time, if the hold is firm
+    if v.is_cpu and (_length(away * metric) <= c).all():  # as most of the time if the hold is firm; never with a NaN
+        return anchor
     length, radius = _length_of_solution(away, metric, c)
     return torch.lerp(anchor, v, torch.div(length, radius.add_(length), out=radius))
 

@@ -22,7 +22,7 @@ from .panels import panels
 from .run_files import Samples, of_methods, read_samples
 from .runs import Group
 from .samples import shown_methods
-from .style import NARROW, WIDE, Looks
+from .style import MUTED, NARROW, WIDE, Looks
 
 MOST = 12  # panels
 SIZE = 6.2  # points of classes' names
@@ -115,7 +115,10 @@ def write_confusion(maps: Sequence[Confusion], path: Path) -> None:
     if path.suffix not in (".png", ".svg", ".pdf"):
         raise UsageError(f"a figure's name ends in .png, .svg or .pdf, got {path}")
     with style():
-        write_figure(confusion_maps(maps, min(WIDE, 0.8 + 2.2 * len(maps))), path)
+        figure = confusion_maps(maps, min(WIDE, 0.8 + 2.2 * len(maps)))
+        caption = "row: class; column: taken for; share of the row"
+        figure.text(0.5, 0.01, caption, ha="center", va="bottom", fontsize=SIZE, color=MUTED)
+        write_figure(figure, path)
 
 
 def _shares(counts: Counts) -> npt.NDArray[np.float64]:

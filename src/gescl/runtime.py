@@ -66,6 +66,11 @@ def images_at_once(device: torch.device) -> int:
     return 64 if device.type == "cpu" else 1024
 
 
+def reads_at_once(tensor: torch.Tensor) -> bool:
+    """Whether its numbers can be looked at without waiting: on a GPU they may still have to be computed."""
+    return tensor.is_cpu
+
+
 @functools.cache
 def bfloat16_crashes() -> bool:
     """Whether the system ends a process that multiplies bfloat16 on the CPU: some virtual machines name instructions

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from gescl.maths import metric_prox
 from gescl.maths.metric_prox import plasticity_prox_in_metric, stability_prox_in_metric
 from gescl.maths.prox import plasticity_prox, stability_prox
 
@@ -125,3 +126,19 @@ def test_a_number_that_is_not_finite_is_not_hidden_by_a_firm_hold() -> None:
     assert held[0].isnan().any() and torch.equal(held[1], anchor[1])
     shrunk = plasticity_prox_in_metric(v, 1e9, 0.0, torch.ones(2, 2))
     assert shrunk[0].isnan().any() and not shrunk[1].any()
+
+
+@pytest.mark.parametrize("spread", [1.0, 4.0])
+def test_stopping_on_arrival_is_as_good_as_all_rounds(spread: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = torch.Generator().manual_seed(0)
+    v, anchor = torch.randn(2, 200, 30, generator=draw)
+    metric = (spread * torch.randn(200, 30, generator=draw)).exp()
+    strength = (3 * torch.randn(200, generator=draw)).exp()
+
+    def both() -> tuple[Tensor, Tensor]:
+        return stability_prox_in_metric(v, anchor, strength, metric), plasticity_prox_in_metric(v, 1.0, 0.1, metric)
+
+    stopped = both()
+    monkeypatch.setattr(metric_prox, "reads_at_once", lambda tensor: False)
+    for found, expected in zip(stopped, both(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)

@@ -16,6 +16,8 @@ import math
 import torch
 from torch import Tensor
 
+from ..runtime import reads_at_once
+
 # Newton rounds that reach float precision where the metric spreads over a factor of e⁸, and 1e-5 where over e¹⁵.
 _ROUNDS = {torch.float32: 4, torch.float64: 6}
 _JOINT_ROUNDS = 10
@@ -31,7 +33,9 @@ def stability_prox_in_metric(v: Tensor, anchor: Tensor, strength: Tensor, metric
     """
     c = strength.to(v).view(-1, 1)
     away = v - anchor
-    if v.is_cpu and (_length(away * metric) <= c).all():  # as most of the time if the hold is firm; never with a NaN
+    if (
+        reads_at_once(v) and (_length(away * metric) <= c).all()
+    ):  # as most of the time if the hold is firm; never with a NaN
         return anchor
     length, radius = _length_of_solution(away, metric, c)
     return torch.lerp(anchor, v, torch.div(length, radius.add_(length), out=radius))
@@ -70,7 +74,7 @@ def _length_of_solution(away: Tensor, metric: Tensor, c: Tensor) -> tuple[Tensor
         slope = torch.div(q, denominator, out=scratch).mul_(q).sum(1, keepdim=True)
         step = norm.square().div_(slope.clamp_min_(_SMALLEST)).mul_(norm - 1).clamp_min_(0).mul_(alive)
         s = s + step
-        if s.is_cpu and bool((step <= arrived * s).all()):
+        if reads_at_once(s) and bool((step <= arrived * s).all()):
             break
     return s, radius
 

@@ -20,6 +20,7 @@ from ..maths.moments import RunningMoments
 from ..networks.compact import CompactTrunk
 from ..networks.filters.graph import FilterLayer
 from ..networks.multihead import MultiHeadNet
+from ..runtime import reads_at_once
 from .base import Capacity, Method, Strategy, TaskContext
 from .batch_norm import FollowingStatistics, estimate_statistics
 
@@ -138,7 +139,7 @@ class FilterwiseStrategy(Strategy[M]):
         """A filter at zero has no gradient, yet the optimiser's moments would bring it back (section 3.5)."""
         dead = layer.dead()
         died = dead & ~self._dead[layer.slice]
-        if died.is_cpu and not died.any():  # elsewhere, looking would wait for the device
+        if reads_at_once(died) and not died.any():
             return
         self._dead[layer.slice] = dead
         for rows in layer.rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -334,3 +335,11 @@ def test_an_easy_task_leaves_most_filters_free() -> None:
     free = record.free_filters
     assert free is not None and sum(free.values()) > 56, "half of 112"
     assert record.accuracy[0] is not None and record.accuracy[0] > 0.9
+
+
+def test_a_single_validation_image_is_enough() -> None:
+    task = stripes("a", 2)
+    learner = Learner("small", Gescl(release=100), training=LONG)
+    record = learner.learn(replace(task, val=task.val[slice(1)]))
+    free = record.free_filters
+    assert free is not None and sum(free.values()) > 56, "all but a few filters may go"

@@ -253,8 +253,9 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
             graph.erase(gone)
 
         losses = self._validation_losses(context)
-        chance = math.log(net.head(context.index).out_features)
-        limit = float(losses.mean()) + self.method.release * max(float(losses.std()), LEAST_DEVIATION * chance)
+        least = LEAST_DEVIATION * math.log(net.head(context.index).out_features)
+        deviation = max(least, float(losses.std())) if len(losses) > 1 else least
+        limit = float(losses.mean()) + self.method.release * deviation
         fewest, most, after = 0, len(order), float(losses.mean())
         while fewest < most:  # bisection: losing more filters costs more
             middle = (fewest + most + 1) // 2

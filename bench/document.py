@@ -149,10 +149,14 @@ filters are zero. A compact network leaves them out and has {whole / compact:.1f
 def _operations(found: dict[str, Any]) -> str:
     kinds = list(dict.fromkeys(kind for r in found["results"] for kind in r["shares"]))
     rows = [(kind, *(f"{r['shares'].get(kind, 0):.0%}" for r in found["results"])) for kind in kinds]
+    speeds = ", ".join(f"{r['convolution_speed']:.0%} (`{r['network']}`)" for r in found["results"])
     text = f"""## Where the rest goes
 
 A step of fine-tuning by our loop, batch {found["batch"]}, by kind of operation. Convolutions are oneDNN's, the same in
-any loop but for the layout: what a loop can save is in the other rows, and there is little left to save.
+any loop but for the layout: what a loop can save is in the other rows, and there is little left to save. Nor could the
+convolutions be much faster: per second they do {speeds} of the arithmetic that one large convolution (256 filters,
+forward) does on the same CPU. This is why `ags6` gains less over a bare loop than `paper3`: more of its time is
+convolutions, and those of the bare loop are fast already.
 """
     return text + _table(("", *(f"`{r['network']}`" for r in found["results"])), rows)
 
@@ -234,9 +238,9 @@ def _prox(found: dict[str, Any]) -> str:
     ]
     text = """## The proximal step of GESCL
 
-In the metric of Adam, as a share of a training step, batch 64: the mean over a task, while free filters shrink (three
-tenths of the steps), and else. With `psi_min` < 1, the exclusive term makes the step while filters shrink an iteration
-within an iteration.
+In the metric of Adam, one for four training steps, as a share of these, batch 64: the mean over a task, while free
+filters shrink (three tenths of the steps), and else. With `psi_min` < 1, the exclusive term makes the step while
+filters shrink an iteration within an iteration.
 """
     head = ("network", "`psi_min`", "important filters", "mean", "while filters shrink", "else")
     return text + _table(head, rows)

@@ -19,6 +19,7 @@ import torch
 from gescl import Gescl, Method, Training
 from gescl.methods import METHODS, Strategy, TaskContext
 from gescl.methods.filterwise import FilterwiseStrategy
+from gescl.methods.gescl import STEPS_PER_PROX
 from gescl.networks.feature_cache import FixedPrefix
 from gescl.networks.multihead import MultiHeadNet
 from gescl.runtime import speed_up_process
@@ -26,7 +27,7 @@ from gescl.training import learn_task
 from subjects import CLASSES, Loop, made_net, made_split, made_task
 from timing import arguments, ratio, write
 
-NETWORK, BATCH, STEPS = "paper3", 64, 2
+NETWORK, BATCH, STEPS = "paper3", 64, STEPS_PER_PROX
 EPOCH_STEPS, EPOCHS = 4500 / BATCH, 15
 
 SUBJECTS: dict[str, Method] = {

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 
 from gescl import Gescl
-from gescl.methods.gescl import SHRINK_FROM, SHRINK_UNTIL, GesclStrategy
+from gescl.methods.gescl import SHRINK_FROM, SHRINK_UNTIL, STEPS_PER_PROX, GesclStrategy
 from gescl.runtime import speed_up_process
 from subjects import Loop, made_net
 from timing import arguments, write
@@ -42,8 +42,8 @@ def measure(network: str, psi_min: float, important: float, repeats: int) -> dic
     loop, strategy = prepared(network, psi_min, important)
     works: dict[str, tuple[Callable[[], object], int]] = {
         "step": (loop.epoch, 1),  # an epoch is one step
-        "hold": (lambda: strategy.prox(loop.context, shrinking=False), 3),
-        "shrink": (lambda: strategy.prox(loop.context), 3),
+        "hold": (lambda: strategy.prox(loop.context, loop.context.lr, shrinking=False), 3),
+        "shrink": (lambda: strategy.prox(loop.context, loop.context.lr), 3),
         "zero_freeze": (strategy.zero_freeze, 20),
     }
     seconds: dict[str, list[float]] = {name: [] for name in works}
@@ -64,7 +64,7 @@ def main() -> None:
         for psi_min in (0.0, 1.0):
             for important in (0.0, 0.5, 1.0):
                 seconds = measure(network, psi_min, important, options.repeats)
-                shrinking, holding = (seconds[kind] / seconds["step"] for kind in ("shrink", "hold"))
+                shrinking, holding = (seconds[kind] / STEPS_PER_PROX / seconds["step"] for kind in ("shrink", "hold"))
                 share = SHRINK_UNTIL - SHRINK_FROM
                 ratios = {
                     "prox_per_step": share * shrinking + (1 - share) * holding,

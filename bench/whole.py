@@ -1,12 +1,12 @@
 """What a task costs as a user pays for it: a whole second task through `Learner`, every method, and a bare loop.
 
-    python bench/whole.py [--epochs 8] [--repeats 3] [--out results/bench-whole.json]
+    python bench/whole.py [--epochs 8] [--repeats 5] [--out results/bench-whole.json]
 
 `paper3` on 2,700 images of the `scripts` stream, all methods in one process that `speed_up_process` has set up, the
-bare loop in one as it is. Where its memory lies makes one process up to a tenth faster than another, so methods that
-are compared share theirs. Counted is everything: recording old heads' answers, training, validation, letting filters
-go, importance, tests of both tasks. Times are CPU time on one thread. With `--epochs 15` the results are added to those
-of 8 epochs.
+bare loop in one as it is. Where its memory lies makes the same work up to a tenth faster or slower, in one process or
+another, and for one method or another in the same process: so every round is measured in new processes. Counted is
+everything: recording old heads' answers, training, validation, letting filters go, importance, tests of both tasks.
+Times are CPU time on one thread. With `--epochs 15` the results are added to those of 8 epochs.
 """
 
 from __future__ import annotations
@@ -44,15 +44,16 @@ def tasks() -> tuple[Task, Task]:
     return stream[0], stream[1]
 
 
-def second_tasks(methods: list[str], epochs: int) -> Work:
+def second_tasks(methods: list[str], epochs: int, number: int) -> Work:
     """Methods on their second task, in a random order: the CPU seconds of each, and of its parts."""
     speed_up_process(threads=1)
     logging.disable()
-    order, works = random.Random(0), {method: second_task(method, epochs) for method in methods}
+    methods = random.Random(number).sample(methods, len(methods))
+    works = {method: second_task(method, epochs) for method in methods}
 
     def work() -> dict[str, float]:
         seconds: dict[str, float] = {}
-        for method in order.sample(methods, len(methods)):
+        for method in methods:
             started = time.process_time()
             parts = works[method]()
             seconds[method] = time.process_time() - started
@@ -115,7 +116,7 @@ class Parts:
         return timed
 
 
-def bare(epochs: int) -> Work:
+def bare(epochs: int, number: int) -> Work:
     """The same network, images, optimiser and tests, without a framework, as most people write it."""
     (first, second), layers, before = tasks(), [], 1
     for filters in (32, 64, 128):
@@ -152,13 +153,15 @@ def bare(epochs: int) -> Work:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--epochs", type=int, default=8, help="of the second task; other than 8: main methods only")
-    parser.add_argument("--repeats", type=int, default=3, help="rounds, after one that is not counted")
+    parser.add_argument("--repeats", type=int, default=5, help="rounds")
     parser.add_argument("--out", type=Path, default=Path("results/bench-whole.json"))
     options = parser.parse_args()
     methods = [name for name in METHODS if name != "joint"] if options.epochs == 8 else list(MAIN)
-    with turns({"bare": bare, "ours": partial(second_tasks, methods)}) as alternately:
-        measured = alternately((options.epochs,), options.repeats)
-    seconds = {key.removeprefix("ours: "): values for key, values in measured.items() if key != "ours"}
+    seconds: dict[str, list[float]] = {}
+    for number in range(options.repeats):
+        with turns({"bare": bare, "ours": partial(second_tasks, methods)}) as alternately:
+            for key, values in alternately((options.epochs, number), 1, warm_up=False).items():
+                seconds.setdefault(key.removeprefix("ours: "), []).extend(values)
     results = []
     for name in ("bare", *methods):
         over = {"over_finetune": ratio(seconds[name], seconds["finetune"])}

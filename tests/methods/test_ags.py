@@ -189,9 +189,9 @@ def test_prox_comes_once_per_epoch_and_not_after_every_step(monkeypatch: pytest.
     strategy = strategy_of(learner, AgsClStrategy)
     prox = strategy.prox
 
-    def counted(context: TaskContext) -> None:
+    def counted(context: TaskContext, alpha: float) -> None:
         calls.append(context.index)
-        prox(context)
+        prox(context, alpha)
 
     monkeypatch.setattr(strategy, "prox", counted)
     learner.learn(stripes("b", seed=1))

@@ -6,6 +6,7 @@ important and have an anchor each.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +19,7 @@ from torch import nn
 
 from gescl import Gescl
 from gescl.methods.base import TaskContext
+from gescl.methods.gescl import STEPS_PER_PROX
 from gescl.networks.multihead import MultiHeadNet
 
 from ..oracles.prox import block_soft_threshold, stability_closed_form
@@ -103,8 +105,8 @@ class Objective:
         return found
 
 
-def trained(problem: Problem, method: Gescl) -> Array:
-    """What our method makes of it: torch's Adam on the cross-entropy, and the prox after every step."""
+def trained(problem: Problem, method: Gescl, steps: int = STEPS) -> Array:
+    """What our method makes of it: torch's Adam on the cross-entropy, and proximal steps."""
     net = MultiHeadNet(nn.Sequential(nn.Flatten(), nn.Linear(6, 5)), (1, 2, 3), torch.zeros(1), torch.ones(1))
     net.add_head(5)
     strategy = method.strategy(net)
@@ -120,8 +122,8 @@ def trained(problem: Problem, method: Gescl) -> Array:
     strategy.begin_task(context)
     context.step, context.steps = 45, 100  # in the middle of shrinking
     x, labels = torch.from_numpy(problem.x[:, :6]), torch.from_numpy(problem.labels)
-    for step in range(STEPS):
-        optimizer.param_groups[0]["lr"] = RATE * (1 - step / STEPS) + 1e-6
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = RATE * math.exp(-10 * step / steps)
         optimizer.zero_grad()
         F.cross_entropy(linear(x), labels).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -130,8 +132,10 @@ def trained(problem: Problem, method: Gescl) -> Array:
 
 
 @pytest.fixture(autouse=True)
-def no_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+def as_the_theory_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No floor, and a proximal step after every step, whose point of rest is the minimum at any learning rate."""
     monkeypatch.setattr("gescl.methods.gescl.MIN_ALIVE", 0)
+    monkeypatch.setattr("gescl.methods.gescl.STEPS_PER_PROX", 1)
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +172,17 @@ def test_the_optimality_conditions_hold_filter_by_filter(problem: Problem, mu_p:
     assert objective.residuals(found).max() < 1e-3
     if psi == 1:
         assert any(not found[j].any() for j in FREE) and any(found[j].any() for j in FREE), "both kinds, or vacuous"
+
+
+@pytest.mark.parametrize(("mu_p", "psi"), [(0.15, 1.0), (0.06, 0.5)])
+def test_a_proximal_step_for_several_steps_reaches_it_as_the_rate_falls(
+    problem: Problem, mu_p: float, psi: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gescl.methods.gescl.STEPS_PER_PROX", STEPS_PER_PROX)
+    objective = Objective(problem, 0.1, mu_p, psi)
+    found = trained(problem, gescl(0.1, mu_p, psi, "optimizer"), steps=2 * STEPS)
+    assert objective.residuals(found).max() < 1e-3
+    assert STEPS_PER_PROX > 1, "or the test would be vacuous"
 
 
 def test_euclidean_steps_after_adam_do_not_reach_it(problem: Problem) -> None:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gescl import Finetune, Gescl, Learner, Task, Training, UsageError, load_recipe, load_stream
+from gescl.methods.base import TaskContext
 from gescl.methods.filterwise import activation_moments
 from gescl.methods.gescl import MIN_ALIVE, GesclStrategy
 from gescl.networks.multihead import MultiHeadNet
@@ -251,6 +252,24 @@ def test_a_floor_of_filters_survives_any_plasticity() -> None:
     learner = learned(Unredrawn(mu_p=1e4, release=0), [stripes("a")])
     for layer in learner.net.graph.layers:
         assert int(layer.matrix().any(1).sum()) == MIN_ALIVE
+
+
+def test_a_proximal_step_makes_up_for_four_steps_and_an_epoch_ends_with_one(digits: list[Task]) -> None:
+    learner = learned(Gescl(), digits[:1])
+    taken: list[tuple[int, float]] = []
+    strategy = strategy_of(learner, GesclStrategy)
+    prox = strategy.prox
+
+    def recorded(context: TaskContext, alpha: float, *, shrinking: bool = True) -> None:
+        taken.append((context.step, alpha))
+        prox(context, alpha, shrinking=shrinking)
+
+    strategy.prox = recorded  # type: ignore[method-assign]
+    size = -(-len(digits[1].train) // 10)
+    learner.training = Training(epochs=2, lr=1e-3, batch_size=size)
+    learner.learn(digits[1])
+    assert [step for step, _ in taken] == [4, 8, 10, 14, 18, 20]
+    assert [alpha for _, alpha in taken] == pytest.approx([4e-3, 4e-3, 2e-3] * 2)
 
 
 def test_psi_runs_from_one_to_psi_min() -> None:

@@ -39,13 +39,13 @@ class AgsCl(Method):
 
 
 class AgsClStrategy(FilterwiseStrategy[AgsCl]):
-    def hold(self, rows: Tensor, plan: LayerPlan, lr: float, metric: Tensor | None) -> Tensor:
+    def hold(self, rows: Tensor, plan: LayerPlan, alpha: float, metric: Tensor | None) -> Tensor:
         """w ← w_old + (1 − αλω/‖w − w_old‖)₊ (w − w_old)."""
-        return stability_prox(rows, plan.anchor, lr * self.method.lam * plan.strength)
+        return stability_prox(rows, plan.anchor, alpha * self.method.lam * plan.strength)
 
-    def shrink(self, rows: Tensor, plan: LayerPlan, lr: float, metric: Tensor | None) -> Tensor:
+    def shrink(self, rows: Tensor, plan: LayerPlan, alpha: float, metric: Tensor | None) -> Tensor:
         """w ← (1 − αμ/‖w‖)₊ w."""
-        return plasticity_prox(rows, group=lr * self.method.mu, exclusive=0.0)
+        return plasticity_prox(rows, group=alpha * self.method.mu, exclusive=0.0)
 
     def end_epoch(self, context: TaskContext) -> None:
         self.prox_after_epoch(context)

@@ -62,11 +62,11 @@ class FilterwiseStrategy(Strategy[M]):
         self.last_importance = torch.zeros(net.graph.size, device=device)
         self.redrawn = torch.zeros_like(self.important)
 
-    def hold(self, rows: Tensor, plan: LayerPlan, lr: float, metric: Tensor | None) -> Tensor:
+    def hold(self, rows: Tensor, plan: LayerPlan, alpha: float, metric: Tensor | None) -> Tensor:
         """The important filters of a layer after the prox of the stability term; a metric of None is Euclidean."""
         raise NotImplementedError
 
-    def shrink(self, rows: Tensor, plan: LayerPlan, lr: float, metric: Tensor | None) -> Tensor:
+    def shrink(self, rows: Tensor, plan: LayerPlan, alpha: float, metric: Tensor | None) -> Tensor:
         """The free filters of a layer after the prox of the plasticity term."""
         raise NotImplementedError
 
@@ -118,21 +118,21 @@ class FilterwiseStrategy(Strategy[M]):
         self.zero_freeze()
 
     @torch.no_grad()
-    def prox(self, context: TaskContext, *, shrinking: bool = True) -> None:
-        """The proximal step of the regulariser of Eq. 7, α being the learning rate (section 3); of its stability term
-        alone, if free filters are not to shrink now."""
+    def prox(self, context: TaskContext, alpha: float, *, shrinking: bool = True) -> None:
+        """The proximal step of the regulariser of Eq. 7 (section 3); of its stability term alone, if free filters are
+        not to shrink now. α is the learning rate, summed over the optimiser's steps that it follows."""
         for plan in self._plans:
             for filters, step in ((plan.held, self.hold), (plan.free, self.shrink))[: 2 if shrinking else 1]:
                 if len(filters):
                     which = None if len(filters) == plan.layer.size else filters
                     metric = self.metric(plan.layer, which, context)
-                    plan.layer.assign(step(plan.layer.matrix(which), plan, context.lr, metric), which)
+                    plan.layer.assign(step(plan.layer.matrix(which), plan, alpha, metric), which)
             if shrinking:
                 self.settle_dead(plan.layer, context)
 
     def prox_after_epoch(self, context: TaskContext) -> None:
         """One prox for a whole epoch moves weights far: batch-norm statistics have to follow before validation."""
-        self.prox(context)
+        self.prox(context, context.lr)
         estimate_statistics(self.net, context)
 
     def settle_dead(self, layer: FilterLayer, context: TaskContext) -> None:

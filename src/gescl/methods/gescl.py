@@ -52,6 +52,8 @@ TOLERANCE = 1e-6
 MIN_ALIVE = 4
 #: The metric of a weight that nothing has pulled on yet.
 SMALLEST = 1e-8
+#: Steps of the optimiser that one proximal step makes up for (section 3).
+STEPS_PER_PROX = 4
 #: Free filters shrink between these shares of a task's steps: not before gradients tell them apart (a redrawn filter
 #: feeds nothing at first), and not at the end, when those that are left recover from having been shrunk (section 3.9).
 SHRINK_FROM, SHRINK_UNTIL = 0.3, 0.6
@@ -119,6 +121,7 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
         self._settled_from = SHRINK_UNTIL if reshapes else 0.0
         self._releases = bool(reshapes and self.method.release and context.validation is not None)
         self._let_go_done = torch.tensor(False)
+        self._waiting: list[float] = []  # learning rates of steps since the last proximal step
         if self.method.letter:
             self._frozen = []
         if math.isinf(self.method.mu_s):  # a layer that is all fixed gets no gradient, and need not be put back
@@ -136,14 +139,24 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
 
     def after_step(self, context: TaskContext) -> None:
         super().after_step(context)
-        if not self.method.letter:
-            self.prox(context, shrinking=self.method.mu_p > 0 and SHRINK_FROM <= context.progress < SHRINK_UNTIL)
-        elif math.isinf(self.method.mu_s):
+        if math.isinf(self.method.mu_s):
             self._put_back()
+        if not self.method.letter:
+            self._waiting.append(context.lr)
+            if len(self._waiting) == STEPS_PER_PROX:
+                self._catch_up(context)
+
+    def _catch_up(self, context: TaskContext) -> None:
+        """The proximal step for all steps since the last one."""
+        shrinking = self.method.mu_p > 0 and SHRINK_FROM <= context.progress < SHRINK_UNTIL
+        self.prox(context, sum(self._waiting), shrinking=shrinking)
+        self._waiting.clear()
 
     def end_epoch(self, context: TaskContext) -> None:
         if self.method.letter:
             self.prox_after_epoch(context)
+        elif self._waiting:
+            self._catch_up(context)
         if self._releases and context.progress >= SHRINK_UNTIL and not self._let_go_done:
             self._let_go(context)
 
@@ -168,22 +181,22 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
         mean = strength[important].mean() if important.any() else strength.new_ones(())
         return torch.ones_like(strength) if mean == 0 else strength.clamp_min(LEAST_STRENGTH * mean)
 
-    def hold(self, rows: Tensor, plan: LayerPlan, lr: float, metric: Tensor | None) -> Tensor:
+    def hold(self, rows: Tensor, plan: LayerPlan, alpha: float, metric: Tensor | None) -> Tensor:
         """The stability term of Eq. 4: μ_S Γ̂ ‖F − F̂‖₂, by Eq. 16."""
         if self.method.mu_s == 0:
             return rows
         if math.isinf(self.method.mu_s):
             return plan.anchor
-        strength = lr * self.method.mu_s * plan.strength  # Eq. 4
+        strength = alpha * self.method.mu_s * plan.strength  # Eq. 4
         if self.method.letter:
             return linearised_stability(rows, plan.anchor, strength)
         if metric is None:
             return stability_prox(rows, plan.anchor, strength)
         return stability_prox_in_metric(rows, plan.anchor, strength, metric)
 
-    def shrink(self, rows: Tensor, plan: LayerPlan, lr: float, metric: Tensor | None) -> Tensor:
+    def shrink(self, rows: Tensor, plan: LayerPlan, alpha: float, metric: Tensor | None) -> Tensor:
         """The plasticity term of Eq. 6: μ_P (ψ ‖F‖₂ + (1 − ψ)/2 ‖F‖₁²), by Eq. 17."""
-        group, exclusive = self._coefficients(plan, rows.shape[1], lr)
+        group, exclusive = self._coefficients(plan, rows.shape[1], alpha)
         if self.method.letter:
             return linearised_plasticity(rows, group, exclusive)
         if self.method.mu_p == 0:
@@ -199,11 +212,11 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
             shrunk[largest] = rows[largest]
         return shrunk
 
-    def _coefficients(self, plan: LayerPlan, weights: int, lr: float) -> tuple[float, float]:
+    def _coefficients(self, plan: LayerPlan, weights: int, alpha: float) -> tuple[float, float]:
         """The coefficients of ‖F‖₂ and ‖F‖₁² in the prox of a layer; `weights` is the number of weights per filter."""
         psi = self.method.psi(plan.number, len(self.net.graph.layers))
         scale = 1 if self.method.letter else weights  # section 3.4
-        return lr * self.method.mu_p * psi, lr * self.method.mu_p * (1 - psi) / 2 / scale  # Eq. 6
+        return alpha * self.method.mu_p * psi, alpha * self.method.mu_p * (1 - psi) / 2 / scale  # Eq. 6
 
     def _check_step(self, lr: float) -> None:
         """Eq. 17 to the letter diverges where αμ_P(1−ψ)d > 2 (section 3.3): refuse it before the first step."""

@@ -62,7 +62,8 @@ def measure(network: str) -> dict[str, float]:
 @torch.inference_mode()
 def best_speed(images: int = 16, filters: int = 256, size: int = 32) -> float:
     """Additions and multiplications per second of a large convolution, forward."""
-    layer = nn.Conv2d(filters, filters, 3, padding=1).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    layer = nn.Conv2d(filters, filters, 3, padding=1)
+    layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack this one
     batch = torch.rand(images, filters, size, size).to(memory_format=torch.channels_last)
     layer(batch)
     started = time.process_time()

@@ -50,6 +50,29 @@ def test_runs_of_one_recipe_with_other_settings_are_not_averaged_together(
     assert len({group.slug for group in found}) == 2
 
 
+def test_runs_of_a_version_that_lacked_a_setting_join_those_that_have_it(tmp_path: Path) -> None:
+    write_run(tmp_path, "gescl", 0)
+    write_run(tmp_path, "gescl", 1, tables={"training": {"flip": False}})
+    write_run(tmp_path, "ewc", 0, tables={"training": {"flip": False, "shift": 0}})
+    write_run(tmp_path, "joint", 0)
+    (found,) = groups(tmp_path)
+    assert seeds(found) == {"gescl": [0, 1], "ewc": [0], "joint": [0]}
+    assert not any("joint" in remark for remark in found.remarks if "trained" in remark)
+
+
+def test_runs_that_lack_a_setting_stay_alone_where_its_values_differ(tmp_path: Path) -> None:
+    write_run(tmp_path, "gescl", 0)
+    for flip in (False, True):
+        write_run(tmp_path / str(flip), "gescl", 1, tables={"training": {"flip": flip}})
+    assert [len(group.runs) for group in groups(tmp_path)] == [1, 1, 1]
+
+
+def test_a_run_that_was_repeated_with_a_later_version_does_not_count_twice(tmp_path: Path) -> None:
+    write_run(tmp_path / "old", "gescl", 0)
+    write_run(tmp_path / "new", "gescl", 0, tables={"training": {"flip": False}})
+    assert [seeds(group) for group in groups(tmp_path)] == [{"gescl": [0]}] * 2
+
+
 def test_a_bound_is_compared_with_the_others_however_long_it_was_trained(tmp_path: Path) -> None:
     write_run(tmp_path, "gescl", 0)
     write_run(tmp_path, "joint", 0, tables={"training": {"epochs": 100}})

@@ -22,6 +22,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     by_setting: dict[str, list[Run]] = {}
     for run in sorted(runs, key=lambda run: (run.result.recipe, run.setting)):
         by_setting.setdefault(run.setting, []).append(run)
+    _place_older(by_setting)
     _place_bounds(by_setting)
     names = [members[0].result.recipe for members in by_setting.values()]
     slugs = _slugs(names)
@@ -34,6 +35,25 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     return groups
 
 
+def _place_older(by_setting: dict[str, list[Run]]) -> None:
+    """Put runs of a version that lacked some setting of training with those that have it, if these agree about it.
+
+    Runs that the others repeat stay apart: no seed counts twice.
+    """
+    for setting in sorted(by_setting, key=lambda setting: -len(_training(setting))):
+        fuller = [
+            other
+            for other in by_setting
+            if _untrained(other) == _untrained(setting) and _training(other).items() > _training(setting).items()
+        ]
+        if len(fuller) == 1 and not _identities(by_setting[fuller[0]]) & _identities(by_setting[setting]):
+            by_setting[fuller[0]] += by_setting.pop(setting)
+
+
+def _identities(runs: Iterable[Run]) -> set[tuple[str, str, int]]:
+    return {(run.result.method, run.method_setting, run.result.seed) for run in runs}
+
+
 def _place_bounds(by_setting: dict[str, list[Run]]) -> None:
     """Put the runs of a bound with the runs they bound: it may train longer than they do, and is no rival."""
     for setting in list(by_setting):
@@ -43,6 +63,10 @@ def _place_bounds(by_setting: dict[str, list[Run]]) -> None:
         bounded = [other for other in by_setting if other != setting and _untrained(other) == _untrained(setting)]
         if len(bounded) == 1:
             by_setting[bounded[0]] += by_setting.pop(setting)
+
+
+def _training(setting: str) -> dict[str, Any]:
+    return json.loads(setting).get("training") or {}
 
 
 def _untrained(setting: str) -> dict[str, Any]:
@@ -121,9 +145,15 @@ def _remarks(methods: dict[str, list[Run]]) -> Iterable[str]:
             "The settings of these runs are not known (recipe.toml is missing or cannot be read): "
             "they were put together by the recipe's name alone."
         )
-    if len({run.setting for run in runs}) > 1:
+    if any(_differently(run, other) for run in runs if run.result.method in BOUNDS for other in runs):
         yield "joint was trained longer than the others, until validation no longer improved."
     yield from _differences_of_machine(runs)
+
+
+def _differently(run: Run, other: Run) -> bool:
+    """Whether two runs have other values of a setting of training that both have."""
+    first, second = _training(run.setting), _training(other.setting)
+    return any(first[key] != second[key] for key in first.keys() & second.keys())
 
 
 def _differences_of_machine(runs: Sequence[Run]) -> Iterable[str]:

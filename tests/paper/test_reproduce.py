@@ -61,7 +61,7 @@ def test_a_reproduction_tunes_runs_and_draws_and_does_nothing_twice(plan: PaperE
     assert (report / "figures" / "tiny" / "first-task.png").is_file()
     page = (out / "results.md").read_text(encoding="utf-8")
     assert "| `gescl` | 2 |" in page and "| `joint` | 2 |" in page
-    assert "## Settings chosen for some-stream" in page
+    assert "### Settings for some-stream" in page
     count = len(executor.ran)
     reproduce(plan, out, executor, seeds=(0, 1), tell=lines.append)
     assert len(executor.ran) == count, "nothing finished is run again"

@@ -36,9 +36,9 @@ def test_means_deviations_and_published_figures_stand_side_by_side(tmp_path: Pat
     write_run(tmp_path, "joint", name="cifar10-100", accuracy=[[None], [None, None], [0.9, 0.9, 0.9]])
     page = results_page(tmp_path)
     assert line(page, "`gescl`", "2") == (
-        "| `gescl` | 2 | 0.750 ± 0.071 | 0.0000 ± 0.0000 | 0.750 ± 0.071 | 1.000 ± 0.000 | 83.3% | 0.745 | 0.0008 |"
+        "| `gescl` | 2 | 0.750 ± 0.071 | 0.0000 ± 0.0000 | 0.750 ± 0.071 | 1.000 ± 0.000 | – | 83.3% | 0.745 | 0.0008 |"
     )
-    assert line(page, "`joint`", "1").endswith("| 0.900 | – | 0.900 | – | 100.0% | – | – |")
+    assert line(page, "`joint`", "1").endswith("| 0.900 | – | 0.900 | – | +0.200 (one seed) | 100.0% | – | – |")
     assert "Not run yet: `gescl-distill`, `ags-cl`, `hat`" in page and "`gescl+without-nu`" in page
     assert "## svhn\n\nNot run yet." in page
 
@@ -114,7 +114,10 @@ def test_the_rows_of_an_ablation_stand_beside_the_published_ones(tmp_path: Path)
     for label, learned in (("gescl", 0.8), ("gescl+without-mu_s", 0.5), ("gescl+without-mu_p", 0.81)):
         write_seeds(tmp_path, label, "cifar10-100", learned)
     page = results_page(tmp_path)
-    assert line(page, "`gescl+without-mu_s`", "3").endswith("| 0.419 | 0.44 |")
+    full, without = (line(page, f"`gescl{part}`", "3") for part in ("+without-mu_p", "+without-mu_s"))
+    assert full.endswith("| +0.010 (+0.010 … +0.010), ahead | 0.691 | 0.013 |")
+    assert without.endswith("| -0.300 (-0.300 … -0.300), behind | 0.419 | 0.44 |")
+    assert page.index("What each part of `gescl` contributes:") < page.index(full)
     assert line(page, "every part of GESCL helps", "cifar10-100").endswith("not measured | – |")
     write_seeds(tmp_path, "gescl+without-nu", "cifar10-100", 0.7)
     page = results_page(tmp_path)
@@ -137,7 +140,7 @@ def test_notes_hardware_dates_and_tuned_settings_are_told(tmp_path: Path) -> Non
     page = results_page(tmp_path)
     assert "Half of the images." in page and "Abacus 3" in page and "2031-05-06" in page
     assert (
-        "## Settings chosen for cifar10-100, cifar10-100-ags6\n\nTried on `cifar-100` with stream.tasks=5, with seed 7."
+        "### Settings for cifar10-100, cifar10-100-ags6\n\nTried on `cifar-100` with stream.tasks=5, with seed 7."
         in page
     )
     assert "| `gescl` | mu_s = 5 | 0.900 ± 0.020 | 0.1000 | chosen |" in page
@@ -165,6 +168,7 @@ def test_the_page_opens_with_which_method_on_which_stream_by_how_much(tmp_path: 
         ("domains", "gescl", 0.71, 0.0, 0.0),
         ("domains", "frozen", 0.65, 0.0, 0.0),
         ("room", "gescl", 0.7, 0.0, 0.0),
+        ("room", "gescl+without-mu_p", 0.65, 0.0, 0.0),
         ("room", "frozen", 0.6, 0.0, 0.0),
     ):
         write_seeds(tmp_path, method, name, learned, fall, spread)
@@ -176,8 +180,11 @@ def test_the_page_opens_with_which_method_on_which_stream_by_how_much(tmp_path: 
     assert (
         "first, or cannot be told from the first, on 1 of 2 streams; on domains `gescl` is ahead by 0.035." in opening
     )
-    assert "its loss without the hold and the sparsity: domains -0.020 (-0.020 … -0.020), svhn +0.02" in opening
-    assert "forgets 0.006 to 0.030, most on domains." in opening
-    assert "frozen after the first task: domains +0.060 (+0.060 … +0.060)." in opening
-    assert "90.6% on svhn" in opening
-    assert "(`room`): `gescl` 0.700, `frozen` 0.600, with " in opening
+    assert (
+        "`gescl-distill` is ahead on 1 of 2 streams and behind on 1: domains -0.020 (-0.020 … -0.020), svhn +0.02"
+        in opening
+    )
+    assert "Forgetting by stream: `gescl-distill` 0.006 to 0.030 (most on domains), `gescl` 0.000" in opening
+    assert "`gescl`, the paper's method, is ahead on 1 of 1 streams and behind on 0: domains +0.060 (+0.060" in opening
+    assert "`gescl-distill` reaches of it: 90.6% on svhn." in opening
+    assert "the plasticity term is worth +0.050 (+0.050 … +0.050): `gescl` 0.700, `gescl+without-mu_p` 0.650" in opening

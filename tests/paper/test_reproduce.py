@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gescl import DataError, UsageError
+from gescl.methods import Joint
 from gescl.paper.experiments import BUDGETS, METHODS, PaperExperiment, chosen_experiments, plans
 from gescl.paper.reproduce import final_cells, reproduce, tune
 from gescl.paper.results_page import collect, results_page
@@ -162,6 +163,27 @@ def test_settings_that_an_experiment_fixes_replace_those_chosen() -> None:
     cells = {cell.recipe.label: cell.recipe for cell in final_cells(svhn, chosen, {}, [0])}
     assert cells["joint"].method.model_dump()["once"] is True and cells["joint"].training.epochs == 100
     assert cells["ewc"].training.epochs < 100
+
+
+def test_settings_that_an_experiment_fixes_hold_while_others_are_chosen(tmp_path: Path) -> None:
+    (svhn,) = chosen_experiments("svhn", ["joint"])
+    seen = []
+
+    class Looking:
+        def run(self, cells: Sequence[Cell], out: Path) -> Iterator[Outcome]:
+            for cell in cells:
+                seen.append((cell.recipe.training.batch_size, cell.recipe.training.epochs, cell.recipe.method))
+                yield Outcome(cell, None, "seen")
+
+    with pytest.raises(DataError, match="could be tuned: seen"):
+        tune(svhn, tmp_path, Looking(), {}, print)
+    assert seen == [(size, 100, Joint(once=True)) for size in (64, 256, 1024)]
+
+
+def test_an_ablation_holds_filters_softly_so_that_importance_matters() -> None:
+    for plan in chosen_experiments("ablation"):
+        assert all(math.isfinite(setting["mu_s"]) for setting in read_grid(plan.grid, ["gescl"])["gescl"])
+        assert plan.stream not in [stream.stream for stream in plans()["all"] if stream.name != plan.name]
 
 
 def test_room_is_made_by_fixing_what_is_important() -> None:

@@ -57,7 +57,11 @@ def tune(
     name = plan.stream
     general = {key: value for key, value in settings.items() if not key.startswith("stream.")}  # of the stream to run
     given = {"name": name, **general, **plan.tuning_settings}
-    cells = sweep_cells(plan.tuning, tried, plan.tuning_seeds, given)
+    cells = [
+        cell
+        for method, grid in tried.items()
+        for cell in sweep_cells(plan.tuning, {method: grid}, plan.tuning_seeds, {**given, **plan.fixed.get(method, {})})
+    ]
     tell(f"{plan.name}: tuning {', '.join(tried) or 'nothing'} on {plan.tuning}, {len(cells)} runs")
     tried_settings = choose(run_cells(cells, out, executor, lines(len(cells), tell)))
     chosen: dict[str, Mapping[str, Any]] = {method: grid[0] for method, grid in grids.items() if len(grid) == 1}

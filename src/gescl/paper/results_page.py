@@ -191,13 +191,14 @@ def _tasks(group: Group) -> str:
 def _tables(group: Group) -> list[str]:
     """The methods against what gescl uses by default, then the rows of an ablation against the whole method."""
     parts = [label for label in group.methods if "gescl" in group.methods and label.startswith("gescl+")]
-    reference = OURS if OURS in group.methods else "gescl"
-    lines = _table(group, [label for label in group.methods if label not in parts], reference)
+    methods = [label for label in group.methods if label not in parts]
+    lines = _table(group, methods, OURS if OURS in methods else "gescl") if methods != ["gescl"] or not parts else []
     if parts:
-        lines += ["", "What each part of `gescl` contributes:", "", *_table(group, ["gescl", *parts], "gescl")]
+        lines += [""] if lines else []
+        lines += ["What each part of `gescl` contributes:", "", *_table(group, ["gescl", *parts], "gescl")]
     known = PUBLISHED.get(group.name, {}).items()
     remarks = [f"Published for `{name}`: {figures.remark}." for name, figures in known if figures.remark]
-    return [*lines, *([""] if remarks else []), *remarks]
+    return [*lines, "", *remarks]
 
 
 def _table(group: Group, labels: Sequence[str], reference: str) -> list[str]:

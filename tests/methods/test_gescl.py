@@ -448,3 +448,25 @@ def test_filters_that_a_later_task_reads_stay_when_an_earlier_one_is_forgotten()
     learner.forget("a")
     assert torch.equal(strategy.important, important & needed)
     assert not strategy.strength[~strategy.important].any()
+
+
+def test_an_epoch_that_is_repeated_owes_nothing_to_the_one_that_diverged() -> None:
+    made: list[float] = []
+
+    class Poisoned(GesclStrategy):
+        def after_step(self, context: TaskContext) -> None:
+            super().after_step(context)
+            if context.step == 6 and context.lr > 1e-3:  # two steps wait for the proximal step
+                next(self.net.trunk.parameters()).data[0] = torch.nan
+
+        def prox(self, context: TaskContext, alpha: float, *, shrinking: bool = True) -> None:
+            super().prox(context, alpha, shrinking=shrinking)
+            made.append(alpha / context.lr)
+
+    class Diverging(Gescl):
+        def strategy(self, net: MultiHeadNet) -> GesclStrategy:
+            return Poisoned(self, net)
+
+    learner = learned(Diverging(), [stripes("a")], training=Training(epochs=2, lr=2e-3, batch_size=4, on_nan="retry"))
+    assert learner.records[0].retries == 1
+    assert max(made) == pytest.approx(4), "learning rates of the steps since the last proximal step"

@@ -134,6 +134,8 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
         return self.important if math.isinf(self.method.mu_s) else None
 
     def begin_step(self, context: TaskContext, progress: float) -> None:
+        if progress == 0:
+            self._waiting.clear()  # of an epoch that diverged and is repeated
         if self.method.letter and context.progress == 0:
             self._check_step(context.lr)
 
@@ -149,7 +151,8 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
     def _catch_up(self, context: TaskContext) -> None:
         """The proximal step for all steps since the last one."""
         shrinking = self.method.mu_p > 0 and SHRINK_FROM <= context.progress < SHRINK_UNTIL
-        self.prox(context, sum(self._waiting), shrinking=shrinking)
+        if shrinking or 0 < self.method.mu_s < math.inf:
+            self.prox(context, sum(self._waiting), shrinking=shrinking)
         self._waiting.clear()
 
     def end_epoch(self, context: TaskContext) -> None:

@@ -17,12 +17,12 @@ from . import distributed, metrics
 from .batches import Augment
 from .calibration import fit_temperature, surest
 from .checkpoints import Checkpoints, SavedState, Snapshot, ask_for_room, remove_finished
-from .errors import DataError, DivergedError, GesclError, UnavailableError, UsageError, unknown
+from .errors import DataError, DivergedError, UnavailableError, UsageError, unknown
 from .maths.moments import pixel_moments
 from .methods import Capacity, GesclDistill, Method, Strategy, method_class, method_name
 from .methods.base import TaskContext
 from .model_file import LARGEST_SIDE, Header, SavedModel, naming_backup, read_model, write_model
-from .networks.cnn import Shape, build_trunk
+from .networks.cnn import build_trunk
 from .networks.external import load_weights
 from .networks.multihead import MultiHeadNet
 from .observers import Observer, ProgressBar
@@ -30,27 +30,13 @@ from .plugins import is_own
 from .randomness import seeded
 from .recognition import Recognition, sample
 from .records import Guess, Prediction, TaskRecord, filled
+from .restoring import restore
 from .runtime import find_device, images_at_once
 from .store import digest
 from .streams.arrays import as_images
 from .streams.task import Split, Task
 from .training import Training, learn_task, validate
-from .validation import check_tensors, validated
-
-#: Pixels per side: a network for images of this size is built when a file asks for it, a larger one is checked first.
-LARGEST_TRIED = 256
-
-#: What rebuilding a learner can end in if a file does not hold what this version would have written.
-_NOT_AS_WRITTEN = (
-    GesclError,
-    ArithmeticError,
-    LookupError,
-    TypeError,
-    ValueError,
-    RuntimeError,
-    AttributeError,
-    MemoryError,
-)
+from .validation import validated
 
 
 class Learner:
@@ -413,28 +399,22 @@ class Learner:
         the name `package.module:factory` that the model remembers. One of your own method needs `method`, its class.
         Code is never run because a file names it.
         """
-        path = Path(path)
+        path, place = Path(path), find_device(device)
         saved = read_model(path)
         with naming_backup(path):
-            chosen = _method_class(path, saved.header, method)
-            name = saved.header.network
-            own = saved.header.own_network or is_own(name)
-            if isinstance(network, str) and network != name and not (own and is_own(network)):
-                raise UsageError(f"{path} is a model of the network {name}, not of {network}")
-            if own and network is None:
-                raise UsageError(
-                    f"{path} is a model of your own network {name}: load it with network={name}, or a trunk of it"
-                )
-            trunk = build_trunk(network, saved.header.shape) if own and isinstance(network, str) else network
-            try:
-                learner = _restored(saved, None if isinstance(trunk, str) else trunk, chosen, device, observer)
-            except UnavailableError:
-                raise
-            except _NOT_AS_WRITTEN as error:
-                if network is not None:
-                    raise UsageError(f"{path} does not fit the network given, or is damaged: {error}") from error
-                raise DataError(f"{path} is damaged: {error}") from error
-        learner.network = network if isinstance(network, str) else learner.network
+            found = restore(path, saved, network, method, place)
+        header = saved.header
+        learner = Learner(
+            header.network if network is None else network,
+            found.strategy.method,
+            training=header.training,
+            device=device,
+            seed=header.seed,
+            observer=observer,
+        )
+        learner._net, learner._strategy, learner.recognition = found.net, found.strategy, found.recognition
+        learner.records.extend(header.tasks)
+        learner.fingerprint = header.fingerprint
         return learner
 
     def _start(self, task: Task) -> None:
@@ -447,12 +427,9 @@ class Learner:
             trunk = build_trunk(self.network, task.shape) if isinstance(self.network, str) else self.network
         if self.weights is not None:
             load_weights(trunk, Path(self.weights))
-        self._attach(trunk, task.shape, *pixel_moments(part.images for part in task.train.in_parts(4096)))
-
-    def _attach(self, trunk: nn.Module, shape: Shape, mean: Tensor, std: Tensor) -> None:
-        """Take this trunk, for images of this shape and these pixel moments: what learning or loading begins with."""
-        net = MultiHeadNet(trunk.to(self.device), shape, mean.to(self.device), std.to(self.device))
-        self._net, self._strategy = net, self.method.strategy(net)
+        mean, std = pixel_moments(part.images for part in task.train.in_parts(4096))
+        self._net = MultiHeadNet(trunk.to(self.device), task.shape, mean.to(self.device), std.to(self.device))
+        self._strategy = self.method.strategy(self._net)
 
     def test(self) -> TaskRecord:
         """Test all tasks whose images are here; the newest record is then complete, whatever `training.test_every`."""
@@ -512,72 +489,3 @@ def check_name(name: str, taken: Sequence[str] = ()) -> None:
 
 def qualified_name(network: nn.Module) -> str:
     return f"{type(network).__module__}:{type(network).__qualname__}"
-
-
-def _method_class(path: Path, header: Header, given: type[Method] | None) -> type[Method]:
-    name = str(header.method.get("name"))
-    if given is not None:
-        if name not in (given.name, method_name(given)):
-            raise UsageError(f"{path} is a model of the method {name!r}, not of {method_name(given)!r}")
-        return given
-    if is_own(name):
-        raise UsageError(f"{path} is a model of your own method {name}: load it with method=, its class")
-    try:
-        return method_class(name)
-    except UsageError as error:
-        raise DataError(f"{path}: {error}; a method of your own is loaded with method=, its class") from error
-
-
-def _check_size(saved: SavedModel, classes: Sequence[int]) -> None:
-    """Refuse a network that does not fit the file's tensors before memory is taken for it.
-
-    A header may ask for images of any size, and some networks grow with them. Finding out without memory takes longer
-    than loading a usual model, since torch imports half of itself for that.
-    """
-    header = saved.header
-    with torch.device("meta"):
-        moments = torch.zeros(header.shape[0]), torch.ones(header.shape[0])
-        skeleton = MultiHeadNet(build_trunk(header.network, header.shape), header.shape, *moments)
-        for count in classes:
-            skeleton.add_head(count)
-    check_tensors(saved.net, skeleton.state_dict(), "net.")
-
-
-def _restored(
-    saved: SavedModel, network: nn.Module | None, method_type: type[Method], device: str, observer: Observer | None
-) -> Learner:
-    header = saved.header
-    settings = {key: value for key, value in header.method.items() if key != "name"}
-    method = validated(method_type, settings, "header: method.")
-    classes = [len(record.classes) for record in header.tasks]
-    blank = torch.zeros(header.shape[0]), torch.ones(header.shape[0])
-    learner = Learner(
-        network or header.network, method, training=header.training, device=device, seed=header.seed, observer=observer
-    )
-    with seeded(header.seed, "load"):  # what is drawn is overwritten
-        if network is None and max(header.shape[1:]) > LARGEST_TRIED:
-            _check_size(saved, classes)
-        learner._attach(network or build_trunk(header.network, header.shape), header.shape, *blank)
-        # A header may name any number of classes: compare before memory is taken for them.
-        expected = learner.net.state_dict()
-        for head, count in enumerate(classes):
-            expected[f"heads.{head}.weight"] = torch.empty(count, learner.net.features, device="meta")
-            expected[f"heads.{head}.bias"] = torch.empty(count, device="meta")
-        check_tensors(saved.net, expected, "net.")
-        for count in classes:
-            learner.net.add_head(count)
-    learner.records.extend(header.tasks)
-    learner.fingerprint = header.fingerprint
-    if not (saved.net["std"] > 0).all():
-        raise ValueError("net.std must be positive")
-    learner.net.load_state_dict(saved.net)
-    task, state = (
-        {name: tensor.to(learner.device) for name, tensor in part.items()} for part in (saved.task, saved.method)
-    )
-    check_tensors(task, learner.net.task_state_like(task), "task.")
-    learner.net.load_task_state(task)
-    learner.strategy.load_state(state)
-    if saved.recognition:
-        check_tensors(saved.recognition, Recognition.like(header.shape[0], classes), "recognition.")
-        learner.recognition = Recognition.of_state(saved.recognition)
-    return learner

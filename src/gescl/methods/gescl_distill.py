@@ -28,6 +28,12 @@ class GesclDistill(Gescl):
         allow_inf_nan=True,
         description="stability: how strongly important filters are held; inf fixes them",
     )
+    release: NonNegativeFloat = Field(
+        0.01,
+        description="let go of filters whose work others can do while the validation loss rises by at most this share "
+        "of its deviation over images; 0: only of those at zero. Less than for gescl: filters that are in use can "
+        "still learn, so room for later tasks is worth less",
+    )
     distill: NonNegativeFloat = Field(1.0, description="how strongly old heads' answers to the new images are kept")
 
     def strategy(self, net: MultiHeadNet) -> GesclDistillStrategy:

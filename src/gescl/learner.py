@@ -428,8 +428,8 @@ class Learner:
         if self.weights is not None:
             load_weights(trunk, Path(self.weights))
         mean, std = pixel_moments(part.images for part in task.train.in_parts(4096))
-        self._net = MultiHeadNet(trunk.to(self.device), task.shape, mean.to(self.device), std.to(self.device))
-        self._strategy = self.method.strategy(self._net)
+        net = MultiHeadNet(trunk.to(self.device), task.shape, mean.to(self.device), std.to(self.device))
+        self._net, self._strategy = net, self.method.strategy(net)  # both or, if the method refuses it, neither
 
     def test(self) -> TaskRecord:
         """Test all tasks whose images are here; the newest record is then complete, whatever `training.test_every`."""

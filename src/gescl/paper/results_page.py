@@ -50,7 +50,7 @@ PROTOCOL = """## Protocol
   one standard error of the best accuracy, the one that forgets least. [All that was tried](#settings).
 - Test accuracies of a first round had been seen when the default `release` of `gescl-distill` was lowered, when its
   grid was given `release = 0`, and when `scripts` was given three seeds to tune with. The new default was chosen on
-  validation images (`results/gescl-defaults`).
+  validation images (`results/gescl-defaults`). No other method has had a second round, except on `scripts`.
 - The reported runs differ in their seed: initial weights, order of images, and which images serve as validation.
 - Differences are paired by seed, with Student's 95 % interval in brackets. One method is *ahead* of another, or
   *behind* it, only where this interval excludes zero.

@@ -1,7 +1,8 @@
 """Choosing settings by validation accuracy, never by test accuracy, and the file that says what was tried.
 
 Settings whose validation accuracy is within one standard error of the best are tied: with a few hundred images nobody
-can tell them apart. The tie goes to the setting that forgets least.
+can tell them apart. With several seeds it is also that of their difference, seed by seed: what a seed does to all
+settings alike tells nothing about any. The tie goes to the setting that forgets least.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,12 @@ class TriedSetting:
     learning_accuracy: list[float | None]
     #: After each task, of the first seed.
     free_filters: list[list[dict[str, int] | None]]
-    #: Of the validation accuracy: see `standard_error`.
+    #: Of the validation accuracy, as the number of images tells.
     standard_error: float | None = None
+    #: By seed.
+    validation_accuracies: list[float | None] = field(default_factory=list)
     best: bool = False
-    #: Within one standard error of the best; the best itself is.
+    #: Within one standard error of the best (`distance_of_a_tie`); the best itself is.
     tied: bool = False
 
 
@@ -72,25 +75,26 @@ def _marked(tried: Sequence[TriedSetting]) -> list[TriedSetting]:
     if not whole:
         return list(tried)
     first = min(whole, key=rank)
-    least = (first.validation_accuracy or 0) - (first.standard_error or 0)
-    tied = [setting for setting in whole if (setting.validation_accuracy or 0) >= least]
+    best = first.validation_accuracy or 0
+    tied = [s for s in whole if best - (s.validation_accuracy or 0) <= distance_of_a_tie(first, s)]
     chosen = min(tied, key=lambda setting: rank(setting)[::-1])
     return [replace(setting, best=setting is chosen, tied=any(setting is other for other in tied)) for setting in tried]
 
 
-def standard_error(validations: Sequence[Validation]) -> float | None:
-    """Of the mean of several runs' validation accuracies: as their images' number tells, and as the runs differ.
+def distance_of_a_tie(best: TriedSetting, other: TriedSetting) -> float:
+    """One standard error: of the best accuracy, by its images, or of the difference over seeds if that is larger."""
+    accuracies = dict(zip(other.seeds, other.validation_accuracies, strict=True))
+    pairs = [(one, accuracies.get(seed)) for seed, one in zip(best.seeds, best.validation_accuracies, strict=True)]
+    differences = [one - two for one, two in pairs if one is not None and two is not None]
+    spread = statistics.stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else 0
+    return max(best.standard_error or 0, spread)
 
-    The larger of the two counts: a single run says nothing of how runs differ, and few runs may agree by chance.
-    """
-    errors = []
+
+def _standard_error(validations: Sequence[Validation]) -> float | None:
+    """Of the mean of several runs' validation accuracies, as their images' number tells."""
     variances = [validation.variance() for validation in validations]
-    if variances and None not in variances:
-        errors.append(math.sqrt(sum(variance or 0 for variance in variances)) / len(variances))
-    means = [validation.average_accuracy for validation in validations if validation.average_accuracy is not None]
-    if len(means) > 1:
-        errors.append(statistics.stdev(means) / math.sqrt(len(means)))
-    return max(errors, default=None)
+    known = [variance for variance in variances if variance is not None]
+    return math.sqrt(sum(known)) / len(known) if known and len(known) == len(variances) else None
 
 
 def _tried(method: str, outcomes: Sequence[Outcome]) -> TriedSetting:
@@ -103,7 +107,10 @@ def _tried(method: str, outcomes: Sequence[Outcome]) -> TriedSetting:
         errors={str(outcome.cell.seed): outcome.error for outcome in outcomes if outcome.error},
         validation_accuracy=_mean(validation.average_accuracy for validation in validations),
         validation_forgetting=_mean(validation.forgetting for validation in validations),
-        standard_error=standard_error(validations),
+        standard_error=_standard_error(validations),
+        validation_accuracies=[
+            None if result.validation is None else result.validation.average_accuracy for result in results
+        ],
         test_accuracy=[result.average_accuracy for result in results],
         test_forgetting=[result.forgetting for result in results],
         learning_accuracy=[result.learning_accuracy for result in results],

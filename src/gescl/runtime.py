@@ -37,11 +37,16 @@ def speed_up_process(threads: int | None = None) -> int:
     times slower with each. All of it holds for the whole process, which is why importing gescl does none of it.
     """
     torch.set_flush_denormal(True)  # before there are threads: they inherit it
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    threads = threads or (int(asked) if asked.isdecimal() else 0) or min(4, cores())
+    threads = threads or threads_in_environment() or min(4, cores())
     torch.set_num_threads(threads)
     _keep_freed_memory()
     return threads
+
+
+def threads_in_environment() -> int:
+    """The number of threads in OMP_NUM_THREADS; 0 without one."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return int(asked) if asked.isdecimal() else 0
 
 
 def find_device(name: str) -> torch.device:

@@ -39,9 +39,14 @@ def test_cores_are_divided_among_the_processes_that_have_something_to_do(
     monkeypatch.setattr(local, "ProcessPoolExecutor", Threads)
     monkeypatch.setattr(local, "cores", lambda: 8)
     monkeypatch.setattr(local, "run_cell", run)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     outcomes = LocalProcesses(jobs).run(sweep_cells("digits", {"finetune": [{}]}, range(cells), {}), tmp_path)
     assert sorted(str(outcome.error) for outcome in outcomes) == sorted(f"seed {k} was here" for k in range(cells))
     assert given == threads
+    given.clear()
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    list(LocalProcesses(jobs).run(sweep_cells("digits", {"finetune": [{}]}, range(cells), {}), tmp_path))
+    assert given == [3] * len(threads)
 
 
 def die_at_seed_1(cell: Cell, *_: Any) -> Result:

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
 
-from ..runtime import cores, die_with_parent, speed_up_process
+from ..runtime import cores, die_with_parent, speed_up_process, threads_in_environment
 from .cells import Cell, Outcome, run_cell, words
 
 _SPAWN = multiprocessing.get_context("spawn")  # forked threads of torch would hang
@@ -23,7 +23,7 @@ _SPAWN = multiprocessing.get_context("spawn")  # forked threads of torch would h
 
 @dataclass(frozen=True)
 class LocalProcesses:
-    """Up to `jobs` processes of this machine, its cores divided among them."""
+    """Up to `jobs` processes of this machine, its cores divided among them unless OMP_NUM_THREADS says otherwise."""
 
     jobs: int = 1
     data: Path | None = None
@@ -31,7 +31,7 @@ class LocalProcesses:
 
     def run(self, cells: Sequence[Cell], out: Path) -> Iterator[Outcome]:
         workers = min(self.jobs, len(cells))
-        threads = max(1, cores() // workers)
+        threads = threads_in_environment() or max(1, cores() // workers)
         stopped, stop = _SPAWN.Pipe(duplex=False)
         # A pool of one process each, because the death of one process ends all of its pool.
         pools = [_pool(threads, stopped) for _ in range(workers)]

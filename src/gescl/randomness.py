@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
 
 def derived_seed(seed: int, *purpose: str | int) -> int:
@@ -34,4 +35,21 @@ def seeded(seed: int, *purpose: str | int) -> Iterator[None]:
     devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     with torch.random.fork_rng(devices=list(devices)):
         torch.manual_seed(derived_seed(seed, *purpose))
+        yield
+
+
+def random_state(device: torch.device) -> Tensor:
+    """The state of torch's global generator for a device."""
+    state: Tensor = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+    return state
+
+
+@contextmanager
+def drawn_again(state: Tensor, device: torch.device) -> Iterator[None]:
+    """Draw inside the block what was drawn from this state on, and put the generator back after it."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        if device.type == "cuda":
+            torch.cuda.set_rng_state(state, device)
+        else:
+            torch.set_rng_state(state)
         yield

@@ -23,10 +23,10 @@ from .divergence import first_bad_layer, warn_of_explosion
 from .errors import DivergedError, UsageError
 from .methods.base import Batch, Strategy, TaskContext
 from .networks.compact import CompactTrunk
-from .networks.feature_cache import FixedPrefix, fixed_parameters, without_gradients
+from .networks.feature_cache import FixedPrefix, draws, fixed_parameters, without_gradients
 from .networks.multihead import MultiHeadNet
 from .networks.synchronised import synchronised
-from .randomness import generator, seeded
+from .randomness import generator, random_state, seeded
 from .records import Epoch
 from .runtime import bfloat16_crashes, images_at_once, whole_step
 from .streams.task import Split, Task
@@ -139,7 +139,8 @@ def learn_task(
         for splits in ([(head, known.train) for head, known in shown], [(head, known.val) for head, known in shown])
     )
     source, validation = (partial(in_batches, dict(splits)[index], device) for splits in (train, val))
-    context = TaskContext(index, task.name, seed, training.batch_size, source, validation)
+    same = _same_in_every_epoch(training, train, augment) and not any(map(draws, net.trunk.modules()))
+    context = TaskContext(index, task.name, seed, training.batch_size, source, validation, numbered=same)
     strategy.begin_task(context)
     fixed = fixed_parameters(net, strategy.fixed(context))
     with without_gradients(fixed):
@@ -165,11 +166,14 @@ def learn_task(
         dropout: list[str | int] = ["dropout", *([distributed.rank()] if distributed.rank() else [])]
         with seeded(seed, index, epoch, *dropout), without_gradients(fixed), synchronised(net.trunk):
             order = generator(seed, index, epoch, "order of images")
-            for step, (images, pieces, size) in enumerate(batches.shuffled(order)):
+            for step, (numbers, pieces, size) in enumerate(batches.shuffled(order)):
+                images = pieces[0][1].images if len(pieces) == 1 else torch.cat([part.images for _, part in pieces])
                 with whole_step():
                     strategy.begin_step(context, _progress(step, len(batches), epoch, training.epochs))
-                    features, loss = _forward(net, embed, index, pieces, training.precision)
-                    penalty = strategy.penalty(context, Batch(images, features))
+                    state = None if same else random_state(device)
+                    features, loss = _forward(net, embed, index, images, pieces, training.precision)
+                    batch = Batch(numbers, features) if same else Batch(None, features, images, state)
+                    penalty = strategy.penalty(context, batch)
                     optimizer.zero_grad(set_to_none=True)
                     objective = loss if penalty is None else loss + penalty
                     if len(images) < size:  # a mean over this process's images: its share in that over all
@@ -310,8 +314,8 @@ def _with_fixed_features(
     """How to embed images, and the images. Where the trunk begins with fixed layers and their features of all images
     are the same in every epoch and may be kept, these features stand for the images."""
     budget = training.feature_cache_mb * 2**20
-    differ = training.flip or training.shift or augment or any(not split.in_memory for _, split in [*train, *val])
-    if not fixed or not budget or differ or training.precision != "float32":
+    same = _same_in_every_epoch(training, [*train, *val], augment)
+    if not fixed or not budget or not same or training.precision != "float32":
         return net.embed, train, val
     prefix = FixedPrefix.find(net, fixed)
     images = sum(len(split) for _, split in [*train, *val])
@@ -337,6 +341,11 @@ def _ended(training: Training, epochs: Sequence[Epoch], lr: float) -> bool:
     return len(epochs) == training.epochs or (len(epochs) > 0 and too_small)
 
 
+def _same_in_every_epoch(training: Training, splits: ByHead, augment: Augment | None) -> bool:
+    """Whether images are seen as they are; the transforms of a dataset that is read in every epoch may be random."""
+    return not (training.flip or training.shift or augment) and all(split.in_memory for _, split in splits)
+
+
 def _progress(step: int, steps: int, epoch: int, epochs: int) -> float:
     """From 0 to 1 over the batches of an epoch; over `CYCLE` epochs where each is a single batch."""
     if steps > 1:
@@ -345,10 +354,11 @@ def _progress(step: int, steps: int, epoch: int, epochs: int) -> float:
     return (epoch - 1) % cycle / max(1, cycle - 1)
 
 
-def _forward(net: MultiHeadNet, embed: Embed, task: int, pieces: ByHead, precision: str) -> tuple[Tensor, Tensor]:
+def _forward(
+    net: MultiHeadNet, embed: Embed, task: int, images: Tensor, pieces: ByHead, precision: str
+) -> tuple[Tensor, Tensor]:
     """The trunk's features of a batch, and the mean cross-entropy over its images, each by its own head."""
     sizes = [len(part) for _, part in pieces]
-    images = pieces[0][1].images if len(pieces) == 1 else torch.cat([part.images for _, part in pieces])
     with torch.autocast(net.mean.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
         features = embed(images, task)
         parts = torch.split(features, sizes)

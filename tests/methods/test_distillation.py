@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from gescl import Finetune, GesclDistill, Lwf, Method, Task
+from gescl import Finetune, GesclDistill, Learner, Lwf, Method, Task, Training
 from gescl.methods.base import Batch
 from gescl.methods.distillation import HEADS_PER_STEP, Distillation
 from gescl.methods.gescl_distill import GesclDistillStrategy
@@ -96,6 +97,35 @@ def test_answers_are_recorded_under_the_gates_of_the_new_task() -> None:
 @pytest.fixture
 def tasks() -> list[Task]:
     return [stripes("a"), stripes("b", seed=1)]
+
+
+@pytest.mark.parametrize(
+    "augmentation",
+    [{}, {"flip": True}, {"shift": 2}, {"augment": lambda images: 255 - images}],
+    ids=["plain", "flip", "shift", "augment"],
+)
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("method", [Lwf(), GesclDistill(mu_p=0, release=0)], ids=["lwf", "gescl"])
+def test_old_answers_are_to_the_same_images_with_the_same_features_dropped(
+    method: Method, dropout: float, augmentation: dict[str, Any], tasks: list[Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses: list[float] = []
+
+    def watched(distillation: Distillation, batch: Batch) -> Tensor:
+        loss = loss_of(distillation, batch)
+        losses.append(loss.item())
+        return loss
+
+    loss_of = Distillation.loss
+    monkeypatch.setattr(Distillation, "loss", watched)
+    settings = {key: value for key, value in augmentation.items() if key != "augment"}
+    training = Training(epochs=2, lr=2e-3, batch_size=16, **settings)
+    layers = nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Dropout(dropout), nn.AdaptiveAvgPool2d(2), nn.Flatten()
+    learner = Learner(nn.Sequential(*layers), method, training=training, augment=augmentation.get("augment"))
+    for task in tasks[:2]:
+        learner.learn(task)
+    assert losses[0] == pytest.approx(0, abs=1e-6), "nothing has moved before the first step"
+    assert max(losses) > 1e-4
 
 
 OFF: list[tuple[Method, Method]] = [

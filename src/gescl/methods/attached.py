@@ -1,4 +1,4 @@
-"""A method in somebody else's training loop: the hooks of base.py, driven by five lines of theirs.
+"""A method in somebody else's training loop: the hooks of base.py, driven by a few lines of theirs.
 
     ewc = Ewc(lam=500).attach(model, example_images, optimizer)
     ewc.begin_task(steps=epochs * len(loader), epochs=epochs)
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from ..errors import UsageError
 from ..networks.feature_cache import fixed_parameters, without_gradients
 from ..networks.multihead import MultiHeadNet
+from ..randomness import random_state
 from .base import Batch, TaskContext
 
 if TYPE_CHECKING:
@@ -202,7 +203,10 @@ class Attached:
         return self._context
 
     def _before_forward(self, module: nn.Module, inputs: Any) -> None:
-        if module.training and torch.is_grad_enabled() and not self._begun:
+        if not module.training or not torch.is_grad_enabled():
+            return
+        self._random_state = random_state(inputs[0].device)
+        if not self._begun:
             if self._stepped:
                 raise UsageError("after_step() was not called after the last optimizer.step()")
             context, last = self._known(), max(1, self._per_epoch - 1)
@@ -212,7 +216,7 @@ class Attached:
 
     def _after_forward(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
         if module.training and torch.is_grad_enabled():
-            self._batch = Batch(None, output, inputs[0])
+            self._batch = Batch(None, output, inputs[0], self._random_state)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._stepped:

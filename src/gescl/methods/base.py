@@ -58,7 +58,7 @@ class Method(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
     name: ClassVar[str]
-    #: Whether it is shown the images of earlier tasks again: an upper bound, not a rival.
+    #: Whether it is shown the images of earlier tasks again, and so is no rival of the others.
     sees_earlier: ClassVar[bool] = False
 
     def strategy(self, net: MultiHeadNet) -> Strategy[Any]:
@@ -103,7 +103,8 @@ class TaskContext:
     #: Steps taken, and those planned for the task.
     step: int = 0
     steps: int = 1
-    #: Whether batches say which of the task's images they hold.
+    #: Whether the batches of steps hold images of `batches`, say which, and nothing is dropped at random; not if images
+    #: are augmented, or may be in a dataset, nor in a training loop of somebody else's.
     numbered: bool = True
 
     @property
@@ -159,12 +160,14 @@ class TaskContext:
 class Batch:
     """The batch of one step: the numbers of its images among the task's, the trunk's features, and the images.
 
-    Where a task's images are not numbered, `index` is None, and `images` are as the trunk has taken them.
+    Either `index` is there, or the images as the network has taken them, and the state of torch's generator before: see
+    `TaskContext.numbered`.
     """
 
     index: Tensor | None
     features: Tensor
     images: Tensor | None = None
+    random_state: Tensor | None = None
 
 
 @dataclass(frozen=True)

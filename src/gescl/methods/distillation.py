@@ -2,7 +2,10 @@
 
 Images of old tasks are gone, but their heads are not, and their answers to the new images show how far the trunk has
 moved. This is the idea of learning without forgetting (Li and Hoiem 2016): the answers of the old heads are recorded
-once, before a task is learned, and moving away from them is penalised. Nothing is carried from task to task.
+once, before a task is learned, and moving away from them is penalised. Augmented images are never the same twice, and
+neither are features after dropout. There the old trunk is kept while the task is learned, and asked in every step about
+the same images with the same features dropped: answers to anything else would teach the trunk to move. Nothing is
+carried from task to task.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ..distributed import gathered
+from ..networks.filters.operations import BatchNorm
 from ..networks.multihead import MultiHeadNet
+from ..randomness import drawn_again
 from ..runtime import images_at_once
 from .base import Batch, TaskContext
 
@@ -37,6 +42,7 @@ class Distillation:
         self._bias = pad_sequence([head.bias.detach() for head in heads], batch_first=True, padding_value=NEVER)
         self._net, self._context = net, context
         if not context.numbered:  # answers cannot be looked up: the old trunk is kept, and asked in every step
+            net.select(context.index)
             self._old = {name: tensor.detach().clone() for name, tensor in net.trunk.state_dict().items()}
             return
         net.eval()
@@ -57,11 +63,16 @@ class Distillation:
         """The old heads' answers to the batch before the task."""
         if batch.index is not None:
             return self.answers[batch.index]
-        trunk = self._net.trunk
-        training = trunk.training
-        trunk.eval()
-        features = torch.func.functional_call(trunk, self._old, (batch.images,))
-        trunk.train(training)
+        assert batch.images is not None and batch.random_state is not None
+        trunk, device = self._net.trunk, batch.images.device
+        modes = {module: module.training for module in trunk.modules()}
+        for module in modes:
+            if isinstance(module, BatchNorm):
+                module.eval()
+        with drawn_again(batch.random_state, device):
+            features = torch.func.functional_call(trunk, self._old, (self._net.normalise(batch.images),))
+        for module, training in modes.items():
+            module.training = training
         return self._ask(features)
 
     def loss(self, batch: Batch) -> Tensor:

@@ -62,7 +62,7 @@ def test_a_compact_network_has_equal_logits_and_fewer_weights(name: str) -> None
 def test_groups_concatenations_and_flatten_by_view_are_compacted_too() -> None:
     torch.manual_seed(0)
     shape = (3, 8, 8)
-    learner = learned(Tangle(), Gescl(mu_p=0), shape=shape)
+    learner = learned(Tangle(), Gescl(mu_p=0, release=0), shape=shape)
     graph = learner.net.graph
     second_group = torch.cat([torch.arange(layer.size) >= 4 for layer in graph.layers])
     graph.erase(second_group & (torch.arange(graph.size) < graph.layers[-1].slice.start))

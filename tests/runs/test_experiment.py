@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from gescl import DataError, Experiment, Learner, Recipe, UsageError, load_recipe
 from gescl.report import write_report
@@ -85,6 +86,19 @@ def test_a_network_that_has_no_name_cannot_be_run(tmp_path: Path) -> None:
     of_ones_own = recipe().model_copy(update={"network": torch.nn.Flatten()})
     with pytest.raises(UsageError, match="the network of a recipe must be a name"):
         Experiment(of_ones_own, 0, tmp_path)
+
+
+def layer_norm(channels: int) -> nn.Module:
+    """A network for 8×8 images whose filters no method could free: a layer-norm mixes them."""
+    return nn.Sequential(nn.Conv2d(channels, 4, 3), nn.LayerNorm([4, 6, 6]), nn.Flatten())
+
+
+@pytest.mark.parametrize("method", ["ewc", "si", "mas", "lwf", "finetune", "joint"])
+def test_methods_that_know_of_weights_only_take_any_network(tmp_path: Path, method: str) -> None:
+    settings = {**QUICK, "training.epochs": 1, "stream.tasks": 2, "network": "tests.runs.test_experiment:layer_norm"}
+    run = Experiment(load_recipe("digits", method=method, settings=settings), 0, tmp_path)
+    assert run.run().average_accuracy is not None
+    assert [event["filters"] for event in events_of(run) if event["event"] == "task"] == [{}, {}]
 
 
 def test_two_runs_of_one_recipe_and_seed_are_equal_bit_by_bit(tmp_path: Path) -> None:

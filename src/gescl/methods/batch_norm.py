@@ -22,7 +22,7 @@ Statistics = list[tuple[Tensor, Tensor]]
 @torch.no_grad()
 def estimate_statistics(net: MultiHeadNet, context: TaskContext) -> Statistics:
     """Set the task's statistics to the mean over all batches of its training images, and return a copy of them."""
-    norms = [norm for _, norm, _ in net.norms()]
+    norms = [norm for _, norm in net.norms()]
     if not norms:
         return []
     momenta = [norm.momentum for norm in norms]
@@ -58,7 +58,7 @@ def _merge_over_processes(norms: list[BatchNorm]) -> None:
 def measured_statistics(net: MultiHeadNet, context: TaskContext) -> Statistics:
     """What `estimate_statistics` returns, without changing the task's statistics."""
     net.select(context.index)
-    kept = [(buffer, buffer.clone()) for _, norm, _ in net.norms() for buffer in norm.buffers()]
+    kept = [(buffer, buffer.clone()) for _, norm in net.norms() for buffer in norm.buffers()]
     measured = estimate_statistics(net, context)
     for buffer, value in kept:
         buffer.copy_(value)
@@ -72,7 +72,7 @@ class FollowingStatistics:
         self.net = net
         self._before = estimate_statistics(net, context) if context.index else []
 
-    def follow(self, context: TaskContext, moved: Tensor) -> None:
-        """Update old tasks' statistics of the filters that may have moved, one flag per filter."""
+    def follow(self, context: TaskContext, moved: Tensor | None = None) -> None:
+        """Update old tasks' statistics of the filters that may have moved: one flag per filter; all if not given."""
         if self._before:
             self.net.follow_statistics(moved, self._before, measured_statistics(self.net, context))

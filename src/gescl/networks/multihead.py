@@ -158,36 +158,42 @@ class MultiHeadNet(nn.Module):
         Theirs were measured before those filters were redrawn, often at zero: dividing by a variance near zero would
         let the filter dominate an old task.
         """
-        earlier = self._earlier()
-        for place, norm, filters in self.norms():
+        earlier, filters = self._earlier(), self._filters_of_norms()
+        for place, norm in self.norms():
+            marked = which[filters[norm]]
             for kept in earlier:
                 for offset, now in enumerate(statistics_of(norm)):
-                    kept[place + offset] = torch.where(which[filters], now, kept[place + offset])
+                    kept[place + offset] = torch.where(marked, now, kept[place + offset])
 
     @torch.no_grad()
     def follow_statistics(
-        self, which: Tensor, before: list[tuple[Tensor, Tensor]], now: list[tuple[Tensor, Tensor]]
+        self, which: Tensor | None, before: list[tuple[Tensor, Tensor]], now: list[tuple[Tensor, Tensor]]
     ) -> None:
-        """Update earlier tasks' batch-norm statistics of the marked filters by the change that other images show.
+        """Update earlier tasks' batch-norm statistics of the marked filters, or of all, by what other images show.
 
         `before` are the means and variances of those images with the old trunk, to which the earlier tasks' statistics
         belong, `now` with the current one. The output of a filter is assumed to be a multiple of its former output plus
         a constant; if it is, the result is exact.
         """
-        earlier = self._earlier()
-        for (place, norm, filters), then, there in zip(self.norms(), before, now, strict=True):
+        earlier, filters = self._earlier(), {} if which is None else self._filters_of_norms()
+        for (place, norm), then, there in zip(self.norms(), before, now, strict=True):
+            marked = None if which is None else which[filters[norm]]
             (mean, variance), (now_mean, now_variance) = then, there
             grown = (now_variance + norm.eps) / (variance + norm.eps)
             for kept in earlier:
                 taken_along = now_mean + grown.sqrt() * (kept[place] - mean), kept[place + 1] * grown
                 for offset, value in enumerate(taken_along):
-                    kept[place + offset] = torch.where(which[filters], value, kept[place + offset])
+                    old = kept[place + offset]
+                    kept[place + offset] = value if marked is None else torch.where(marked, value, old)
 
-    def norms(self) -> list[tuple[int, BatchNorm, Tensor]]:
-        """The batch-norms that keep statistics: their place in `_running`, the layer, and its filters."""
+    def norms(self) -> list[tuple[int, BatchNorm]]:
+        """The batch-norms that keep statistics, and their place in `_running`."""
         places = {id(buffer): place for place, buffer in enumerate(self._running())}
-        kept = [(norm, filters) for norm, filters in self.graph.norms if norm.track_running_stats]
-        return [(places[id(norm.running_mean)], norm, filters) for norm, filters in kept]
+        found = [norm for norm in self.trunk.modules() if isinstance(norm, BatchNorm) and norm.track_running_stats]
+        return [(places[id(norm.running_mean)], norm) for norm in found]
+
+    def _filters_of_norms(self) -> dict[BatchNorm, Tensor]:
+        return dict(self.graph.norms)
 
     def _earlier(self) -> list[list[Tensor]]:
         """The statistics of the tasks before the newest."""

@@ -311,10 +311,9 @@ def _result(recipe: Recipe, seed: int, learner: Learner) -> Result:
 def _filters(learner: Learner) -> dict[str, dict[str, list[float]]]:
     """What is known of every filter, per layer: Γ and M of GESCL, gates of HAT."""
     known = learner.strategy.filters()
+    layers = learner.net.graph.layers if known else []  # the other methods take networks that have none
     return {
-        layer.name: {name: values[layer.slice].float().tolist() for name, values in known.items()}
-        for layer in learner.net.graph.layers
-        if known
+        layer.name: {name: values[layer.slice].float().tolist() for name, values in known.items()} for layer in layers
     }
 
 

@@ -203,7 +203,7 @@ class SqueezeExcite(nn.Module):
     [
         (nn.PixelShuffle(2), ["'odd'", "PixelShuffle"]),
         (nn.GroupNorm(1, 8), ["'odd'", "GroupNorm", "Use BatchNorm2d, or nn.GroupNorm with several groups", "ewc"]),
-        (nn.LayerNorm([8, 8, 8]), ["'odd'", "LayerNorm", "Use BatchNorm2d", "takes any network: ewc, si, mas"]),
+        (nn.LayerNorm([8, 8, 8]), ["'odd'", "LayerNorm", "Use BatchNorm2d", "takes any network: ewc, si, mas, lwf"]),
         (lambda x: F.layer_norm(x, x.shape[1:]), ["layer_norm", "Use BatchNorm2d"]),
         (
             lambda x: x.permute(0, 2, 3, 1).relu().permute(0, 3, 1, 2),

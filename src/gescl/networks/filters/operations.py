@@ -62,7 +62,7 @@ MIXING = {
     ),
 }
 #: What takes any network, since it knows of weights only.
-ANY_NETWORK = "or learn with a method that takes any network: ewc, si, mas"
+ANY_NETWORK = "or learn with a method that takes any network: ewc, si, mas, lwf"
 FLATTENING = {nn.Flatten, torch.flatten, "flatten", "view", "reshape", torch.reshape, torch.squeeze, "squeeze"}
 ADDING = {torch.add, operator.add, operator.iadd, "add", "add_"}
 # Operations on the size of a tensor, through which no image passes.

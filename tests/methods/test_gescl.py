@@ -107,7 +107,7 @@ def test_important_filters_hardly_move_under_strong_stability_and_freely_without
     tasks = [stripes(str(k), seed=k) for k in range(2)]
     moved = {}
     for mu_s in (0.0, 1e5):
-        learner = learned(Gescl(mu_s=mu_s, mu_p=0), tasks[:1])
+        learner = learned(Gescl(mu_s=mu_s, mu_p=0, release=0), tasks[:1])
         before = [layer.matrix().clone() for layer in learner.net.graph.layers]
         important = strategy_of(learner, GesclStrategy).important.clone()
         learner.learn(tasks[1])
@@ -393,7 +393,7 @@ def test_capacity_counts_every_filter_once() -> None:
 
 def test_a_full_layer_is_announced_in_plain_words_and_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "gescl"):
-        learned(Gescl(mu_p=0), [stripes("a"), stripes("b", seed=1)])
+        learned(Gescl(mu_p=0, release=0), [stripes("a"), stripes("b", seed=1)])
     words = "layer conv1 has no free filter left; later tasks share its 16 important ones"
     assert [record.getMessage() for record in caplog.records].count(words) == 1
 
@@ -402,6 +402,7 @@ def test_a_full_layer_is_announced_in_plain_words_and_once(caplog: pytest.LogCap
     ("variant", "changed"),
     [
         ("without-mu_s", {"mu_s": 0.0}),
+        ("without-plasticity", {"mu_p": 0.0, "release": 0.0}),
         ("without-mu_p", {"mu_p": 0.0}),
         ("without-nu", {"nu": 0.0}),
         ("uniform-importance", {"importance": "uniform"}),
@@ -417,7 +418,7 @@ def test_every_row_of_the_ablation_is_a_variant(variant: str, changed: dict[str,
 
 def test_a_filter_that_is_given_back_leaves_its_importance_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gescl.methods.gescl.TOLERANCE", 0.5)
-    strategy = strategy_of(learned(Gescl(mu_p=0), [stripes("a")]), GesclStrategy)
+    strategy = strategy_of(learned(Gescl(mu_p=0, release=0), [stripes("a")]), GesclStrategy)
     assert 0 < int(strategy.important.sum()) < len(strategy.important)
     assert (strategy.strength[~strategy.important] == 0).all()
     assert (strategy.last_importance[~strategy.important] > 0).any()

@@ -214,11 +214,13 @@ def test_a_redraw_depends_on_the_seed_of_the_run_and_on_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(("mu_s", "moved"), [(0.1, [10, 15]), (float("inf"), [])])
-def test_statistics_follow_the_important_filters_that_may_have_moved(mu_s: float, moved: list[int]) -> None:
+def test_statistics_follow_the_important_filters_that_may_have_moved(
+    mu_s: float, moved: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     strategy, _ = second_layer(Gescl(mu_s=mu_s))
     strategy.important[0] = False
     asked: list[Tensor] = []
-    strategy._statistics.follow = lambda context, moved: asked.append(moved)  # type: ignore[method-assign]
+    monkeypatch.setattr(strategy._statistics, "follow", lambda context, moved: asked.append(moved))
     strategy.update_importance = strategy.redraw_free = lambda context: None  # type: ignore[method-assign]
     strategy.end_task(context_of(stripes("a", 2, shape=SHAPE)))
     assert [which.nonzero().flatten().tolist() for which in asked] == [moved]
@@ -264,7 +266,7 @@ def test_shrinking_is_the_step_to_zero_but_for_the_largest_that_must_stay(psi: f
                 scale = np.ones(9) if scales is None else scales[row].numpy()
                 assert kkt_residual_in_metric(found[row], values[row], scale, group, exclusive) < 1e-9
         assert not found.any(axis=1).all() and found.any(axis=1).sum() > 2
-    strategy.method = Gescl(mu_p=0.0)
+    strategy.method = Gescl(mu_p=0.0, release=0)
     assert torch.equal(strategy.shrink(rows, plan, LR, None), rows)
     strategy.method = Gescl(mu_p=2.0, letter=True)  # ψ from 1 to 0, whatever `psi_min`
     step = LR * 2 * np.abs(values).sum(axis=1, keepdims=True) * np.sign(values)

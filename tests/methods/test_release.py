@@ -201,7 +201,7 @@ def test_as_many_go_as_validation_allows_and_it_is_recorded(caplog: pytest.LogCa
     task = stripes("a", 2)
     released = {}
     for tolerance in (0.0, 0.1, 1e9):
-        learner = Learner("small", Gescl(mu_p=1e-9, release=tolerance), training=LONG)
+        learner = Learner("small", Gescl(mu_p=0, release=tolerance), training=LONG)
         with caplog.at_level(logging.INFO, "gescl"):
             learner.learn(task)
         released[tolerance] = int(strategy_of(learner, GesclStrategy).released.sum())
@@ -217,13 +217,13 @@ def test_the_most_filters_go_for_which_the_validation_loss_rises_by_a_share_of_i
     monkeypatch.setattr(gescl, "LEAST_DEVIATION", least)
     task = stripes("a", 3)
     trunk = nn.Sequential(nn.Conv2d(3, 9, 3, 2), nn.ReLU(), nn.Conv2d(9, 12, 3, 2), nn.ReLU(), nn.Flatten())
-    learner = learned(Unredrawn(mu_p=1e-9, release=0), [task], trunk)
+    learner = learned(Unredrawn(mu_p=0, release=0), [task], trunk)
     net, strategy, context = learner.net, strategy_of(learner, GesclStrategy), context_of(task)
     context.validation = context.source
     context.optimizer = torch.optim.Adam(net.parameters())
     net(task.train.images, 0).sum().backward()
     context.optimizer.step()
-    strategy.method = Gescl(mu_p=1e-9, release=0.03)
+    strategy.method = Gescl(mu_p=0, release=0.03)
     strategy.important = torch.arange(net.graph.size) % 5 == 0
     strategy.begin_task(context)
     before = copy.deepcopy(net)

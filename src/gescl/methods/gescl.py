@@ -71,7 +71,7 @@ class Gescl(Method):
         0.3, ge=0, allow_inf_nan=True, description="stability: how strongly important filters are held; inf fixes them"
     )
     mu_p: NonNegativeFloat = Field(
-        0.003, description="plasticity: how strongly free filters are driven to zero; 0: nothing is let go either"
+        0.003, description="plasticity: how strongly free filters are driven to zero (Eq. 6), before `release`"
     )
     nu: float = Field(0.5, ge=0, le=1, description="how much of the past's importance is kept per task (Eq. 20)")
     psi_min: float = Field(1.0, ge=0, le=1, description="group sparsity's share in the last layer; 0 is the paper's")
@@ -117,9 +117,9 @@ class GesclStrategy(FilterwiseStrategy[Gescl]):
     def begin_task(self, context: TaskContext) -> None:
         super().begin_task(context)
         self.released = torch.zeros_like(self.important)
-        reshapes = bool(self.method.mu_p and not self.method.letter and (~self.important).any())
-        self._settled_from = SHRINK_UNTIL if reshapes else 0.0
+        reshapes = bool(not self.method.letter and (~self.important).any())
         self._releases = bool(reshapes and self.method.release and context.validation is not None)
+        self._settled_from = SHRINK_UNTIL if self._releases or (reshapes and self.method.mu_p) else 0.0
         self._let_go_done = torch.tensor(False)
         self._waiting: list[float] = []  # learning rates of steps since the last proximal step
         if self.method.letter:

@@ -142,7 +142,7 @@ class Learner:
         """
         self._check(task, earlier)
         if self._net is None:
-            self._start(task)
+            self._start(task, earlier)
         net, strategy, learned = self.net, self.strategy, len(self.records)
         checkpoints = None if checkpoint is None else self._checkpoints_in(Path(checkpoint), task, earlier)
         if checkpoints is not None:
@@ -417,7 +417,7 @@ class Learner:
         learner.fingerprint = header.fingerprint
         return learner
 
-    def _start(self, task: Task) -> None:
+    def _start(self, task: Task, earlier: Sequence[Task] = ()) -> None:
         if max(task.shape) > LARGEST_SIDE:
             raise DataError(
                 f"task {task.name!r}: images are {'×'.join(map(str, task.shape))} (channels×height×width); "
@@ -427,7 +427,7 @@ class Learner:
             trunk = build_trunk(self.network, task.shape) if isinstance(self.network, str) else self.network
         if self.weights is not None:
             load_weights(trunk, Path(self.weights))
-        mean, std = pixel_moments(part.images for part in task.train.in_parts(4096))
+        mean, std = pixel_moments(part.images for known in (*earlier, task) for part in known.train.in_parts(4096))
         net = MultiHeadNet(trunk.to(self.device), task.shape, mean.to(self.device), std.to(self.device))
         self._net, self._strategy = net, self.method.strategy(net)  # both or, if the method refuses it, neither
 

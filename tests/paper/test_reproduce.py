@@ -42,9 +42,8 @@ def plan(tmp_path: Path) -> PaperExperiment:
     variants = {"without-mu_s": {"method.mu_s": 0}, "group-only": {"method.psi_min": 1}}
     methods = ("gescl", "finetune", "joint")
     fixed = {"joint": {"method.once": True}}
-    return PaperExperiment(
-        "tiny", "digits", grid, "digits", {**QUICK, "stream.tasks": 1}, "some-stream", methods, variants, fixed, QUICK
-    )
+    tuning = {**QUICK, "stream.tasks": 1}
+    return PaperExperiment("tiny", "digits", grid, "digits", tuning, "some-stream", methods, variants, fixed, {}, QUICK)
 
 
 def test_a_reproduction_tunes_runs_and_draws_and_does_nothing_twice(plan: PaperExperiment, tmp_path: Path) -> None:
@@ -140,6 +139,7 @@ def test_the_shipped_plans_are_valid_and_try_at_most_eight_settings_a_method(nam
 def test_plans_are_chosen_by_name_and_method() -> None:
     assert [plan.methods for plan in chosen_experiments("svhn")] == [METHODS]
     assert [plan.methods for plan in chosen_experiments("svhn", ["ewc", "gescl"])] == [("gescl", "ewc")]
+    assert chosen_experiments("ablation")[1:] == chosen_experiments("imagenet-50-ablation")
     with pytest.raises(UsageError, match="unknown experiment 'shvn'; did you mean 'svhn'"):
         chosen_experiments("shvn")
     with pytest.raises(UsageError, match="unknown method"):
@@ -161,8 +161,7 @@ def test_settings_that_an_experiment_fixes_replace_those_chosen() -> None:
     (svhn,) = chosen_experiments("svhn", ["joint", "ewc"])
     chosen: dict[str, Mapping[str, object]] = {"joint": {"method.once": False}, "ewc": {"lam": 50.0}}
     cells = {cell.recipe.label: cell.recipe for cell in final_cells(svhn, chosen, {}, [0])}
-    assert cells["joint"].method.model_dump()["once"] is True and cells["joint"].training.epochs == 100
-    assert cells["ewc"].training.epochs < 100
+    assert cells["joint"].method.model_dump()["once"] is True and cells["joint"].training.schedule == "cosine"
 
 
 def test_settings_that_an_experiment_fixes_hold_while_others_are_chosen(tmp_path: Path) -> None:
@@ -172,12 +171,12 @@ def test_settings_that_an_experiment_fixes_hold_while_others_are_chosen(tmp_path
     class Looking:
         def run(self, cells: Sequence[Cell], out: Path) -> Iterator[Outcome]:
             for cell in cells:
-                seen.append((cell.recipe.training.batch_size, cell.recipe.training.epochs, cell.recipe.method))
+                seen.append((cell.recipe.training.epochs, cell.recipe.training.schedule, cell.recipe.method))
                 yield Outcome(cell, None, "seen")
 
     with pytest.raises(DataError, match="could be tuned: seen"):
         tune(svhn, tmp_path, Looking(), {}, print)
-    assert seen == [(size, 100, Joint(once=True)) for size in (64, 256, 1024)]
+    assert seen == [(epochs, "cosine", Joint(once=True)) for epochs in (4, 8, 16)], "the recipe's, twice, four times"
 
 
 def test_an_ablation_holds_filters_softly_so_that_importance_matters() -> None:
@@ -192,8 +191,8 @@ def test_room_is_made_by_fixing_what_is_important() -> None:
     assert [setting["mu_s"] for setting in grid] == [math.inf]
     chosen: dict[str, Mapping[str, object]] = {"gescl": grid[0], "hat": {"lam": 0.02}, "frozen": {}}
     cells = {cell.recipe.label: cell.recipe.method.model_dump() for cell in final_cells(room, chosen, {}, [0])}
-    assert cells["gescl"]["mu_s"] == cells["gescl+without-mu_p"]["mu_s"] == math.inf
-    assert cells["gescl+without-mu_p"]["mu_p"] == 0
+    assert cells["gescl"]["mu_s"] == cells["gescl+without-plasticity"]["mu_s"] == math.inf
+    assert cells["gescl+without-plasticity"]["mu_p"] == 0
 
 
 def test_experiments_on_the_same_stream_are_tuned_once(plan: PaperExperiment, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_a_bound_is_compared_with_the_others_however_long_it_was_trained(tmp_pat
     write_run(tmp_path, "joint", 0, tables={"training": {"epochs": 100}})
     (found,) = groups(tmp_path)
     assert seeds(found) == {"gescl": [0], "joint": [0]}
-    assert any("joint was trained longer" in remark for remark in found.remarks)
+    assert any("joint was trained with settings of its own" in remark for remark in found.remarks)
 
 
 def test_a_bound_that_could_belong_to_two_groups_stays_alone(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Joint: each new task is learned together with all earlier ones.
 
-The upper bound, and the only method that sees old data.
+The only method that sees old data, and what the others are measured by. No strict upper bound: see docs/results.md.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Joint(Method):
 
     once: bool = Field(
         False,
-        description="in runs, train once on all tasks of the stream, together with its last: the bound at the end "
-        "of the stream in a fraction of the time; accuracies before it are null",
+        description="in runs, train once on all tasks of the stream, together with its last: what joint comes to "
+        "at the end, in a fraction of the time; accuracies before it are null",
     )
 
     def strategy(self, net: MultiHeadNet) -> JointStrategy:

@@ -52,11 +52,11 @@ def tune(
     plan: PaperExperiment, out: Path, executor: Executor, settings: Mapping[str, Any], tell: Tell
 ) -> dict[str, Mapping[str, Any]]:
     """The setting of every method that validation chose. A method without a choice is not run here."""
-    grids = read_grid(plan.grid, plan.methods)
-    tried = {method: grid for method, grid in grids.items() if len(grid) > 1}
     name = plan.stream
     general = {key: value for key, value in settings.items() if not key.startswith("stream.")}  # of the stream to run
     given = {"name": name, **general, **plan.tuning_settings}
+    grids = _grids(plan, given)
+    tried = {method: grid for method, grid in grids.items() if len(grid) > 1}
     cells = [
         cell
         for method, grid in tried.items()
@@ -74,6 +74,13 @@ def tune(
         chosen[method] = best[0]
         tell(f"  {method}: {best[0]}")
     return chosen
+
+
+def _grids(plan: PaperExperiment, settings: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """What every method of a plan has to choose from."""
+    epochs = load_recipe(plan.tuning, settings=settings).training.epochs
+    longer = {method: [{"training.epochs": times * epochs} for times in plan.longer[method]] for method in plan.longer}
+    return {method: longer.get(method, grid) for method, grid in read_grid(plan.grid, plan.methods).items()}
 
 
 def final_cells(

@@ -146,7 +146,7 @@ def _remarks(methods: dict[str, list[Run]]) -> Iterable[str]:
             "they were put together by the recipe's name alone."
         )
     if any(_differently(run, other) for run in runs if run.result.method in BOUNDS for other in runs):
-        yield "joint was trained longer than the others, until validation no longer improved."
+        yield "joint was trained with settings of its own, on all tasks at once."
     yield from _differences_of_machine(runs)
 
 

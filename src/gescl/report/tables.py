@@ -9,7 +9,7 @@ from .runs import Group, Run
 from .statistics import Difference, Summary, paired_difference, summary
 from .style import base_method
 
-#: Sees the images of old tasks: an upper bound, not a rival for the best value.
+#: Sees the images of old tasks: no rival for the best value.
 BOUND = "joint"
 
 
@@ -126,7 +126,7 @@ def methods_table(group: Group) -> Table:
     elif any(best.values()):
         caption += " The best value of each column is bold."
     if any(base_method(label) == BOUND for label in summaries):
-        caption += " joint sees the images of all tasks at once: an upper bound, not counted for the best."
+        caption += " joint sees the images of all tasks at once, so it does not count for the best."
     headings = [("method", ""), ("seeds", "runs averaged"), *((column.title, column.explanation) for column in COLUMNS)]
     return Table("methods", "Methods", caption, headings, rows)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gescl import Learner, Task, Training, UsageError, permuted, rotated, split
+from gescl import Gescl, Learner, Task, Training, UsageError, permuted, rotated, split
 
 from ..conftest import stripes
 from .test_lazy import Items
@@ -116,7 +116,7 @@ def test_images_are_turned_counter_clockwise(shape: tuple[int, int, int]) -> Non
 def test_variants_of_a_dataset_are_learned_like_those_in_memory() -> None:
     learners = []
     for task in both_ways():
-        learner = Learner("small", training=Training(epochs=1))
+        learner = Learner("small", Gescl(), training=Training(epochs=1))
         for variant in [*permuted(task, 2), rotated(task, [45])[0]]:
             learner.learn(variant)
         learners.append(learner)

@@ -55,7 +55,7 @@ def data_export(
     folder: Annotated[
         Path, typer.Argument(help="Folder to write TASK/train/CLASS/*.png and TASK/test/CLASS/*.png to.")
     ],
-    tasks: Annotated[int | None, typer.Option(min=1, help="Export only the first tasks, this many.")] = None,
+    tasks: Annotated[int | None, typer.Option(min=1, help="Export only this many tasks, the first ones.")] = None,
     data: Data = None,
 ) -> None:
     """Write a stream as folders of images, ready for gescl learn."""

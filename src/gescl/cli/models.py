@@ -248,7 +248,7 @@ def evaluate(
         str | None, typer.Option(help="The task of the folder.", show_default="by its name, or its classes")
     ] = None,
     confusion: Annotated[bool, typer.Option("--confusion", help="Show which classes are taken for which.")] = False,
-    figure: Annotated[Path | None, typer.Option(help="Draw that to a .png, .svg or .pdf file.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw confusion matrices to a .png, .svg or .pdf file.")] = None,
     as_json: AsJson = False,
     skip_broken: SkipBroken = False,
     network: Network = None,

@@ -176,7 +176,8 @@ def reproduce_(
     experiment: Annotated[
         str,
         typer.Argument(
-            help="scripts, domains, svhn, cifar10-100, imagenet-50, room, ablation, cifar10-100-ags6, or all of them."
+            help="scripts, domains, svhn, cifar10-100, imagenet-50, room, cifar10-100-ags6, ablation (or one "
+            "of its two, cifar10-100-ablation and imagenet-50-ablation), or all of them."
         ),
     ],
     budget: Annotated[

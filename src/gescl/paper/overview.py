@@ -19,8 +19,8 @@ from ..report.table_files import markdown_lines
 from .claims import OURS, STREAMS, differences, main_group, rivals_without_old_data, signed, values_of
 from .experiments import METHODS
 
-#: The row of the ablation that shows what plasticity is worth.
-WITHOUT = "gescl+without-mu_p"
+#: The row of the ablation in which nothing frees filters.
+WITHOUT = "gescl+without-plasticity"
 ALT = "Average accuracy of every method on each stream, one dot per seed"
 
 
@@ -32,8 +32,9 @@ def overview(groups: Sequence[Group], figure: str) -> str:
     sentences = [*(tell(streams) for tell in SENTENCES), _room(main_group(groups, "room"))]
     parts = [
         "## In short\n",
-        "Average accuracy over all tasks after the last one, forgetting in brackets. Bold: the first among methods\n"
-        "that see no old data, and those that its runs cannot be told from (95 % interval of the paired difference).\n",
+        "Average accuracy over all tasks after the last one, forgetting in brackets. Bold: the best of\n"
+        "the methods that see no old data, and those that cannot be told from it, be it only because they vary much\n"
+        "with the seed (95 % interval of the paired difference).\n",
         "\n".join(_table(streams)) + "\n",
         *_bound(streams),
         f"![{ALT}]({figure})\n",
@@ -145,11 +146,11 @@ def _bound(streams: dict[str, Group]) -> list[str]:
         if ours is not None and joint:
             shares[stream] = ours / joint
     listed = ", ".join(f"{share:.1%} on {stream}" for stream, share in shares.items())
-    return [f"`joint` keeps the images of all tasks. `{OURS}` reaches of it: {listed}.\n"] if shares else []
+    return [f"`joint` keeps the images of all tasks. Relative to it, `{OURS}` reaches {listed}.\n"] if shares else []
 
 
 def _room(group: Group | None) -> str | None:
-    """What the filters that plasticity frees are worth where nothing may be forgotten."""
+    """What freed filters are worth where nothing may be forgotten."""
     values = values_of(group, ("gescl", WITHOUT), metrics.average_accuracy) if group else None
     if group is None or values is None:
         return None
@@ -160,7 +161,7 @@ def _room(group: Group | None) -> str | None:
     listed = ", ".join(f"`{label}` {mean:.3f}" for label, mean in means.items() if mean is not None)
     worth = differences("gescl", values)[WITHOUT]
     return (
-        f"Where tasks differ and forgetting must be exactly 0 (`room`), the plasticity term is worth {signed(worth)}: "
+        f"Where tasks differ and forgetting must be exactly 0 (`room`), freeing filters is worth {signed(worth)}: "
         f"{listed}{kept}."
     )
 

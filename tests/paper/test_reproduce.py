@@ -11,7 +11,7 @@ import pytest
 
 from gescl import DataError, UsageError
 from gescl.methods import Joint
-from gescl.paper.experiments import BUDGETS, METHODS, PaperExperiment, chosen_experiments, plans
+from gescl.paper.experiments import BUDGETS, METHODS, PUBLISHED, PaperExperiment, chosen_experiments, plans
 from gescl.paper.reproduce import final_cells, reproduce, tune
 from gescl.paper.results_page import collect, results_page
 from gescl.runs.recipe import load_recipe
@@ -183,6 +183,7 @@ def test_an_ablation_holds_filters_softly_so_that_importance_matters() -> None:
     for plan in chosen_experiments("ablation"):
         assert all(math.isfinite(setting["mu_s"]) for setting in read_grid(plan.grid, ["gescl"])["gescl"])
         assert plan.stream not in [stream.stream for stream in plans()["all"] if stream.name != plan.name]
+        assert PUBLISHED[plan.name].keys() - {f"gescl+{row}" for row in plan.variants} == {"gescl"}, "a row is missing"
 
 
 def test_room_is_made_by_fixing_what_is_important() -> None:

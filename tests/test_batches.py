@@ -160,6 +160,7 @@ def test_a_network_learns_from_augmented_images() -> None:
 REDUCED = """
 import torch
 from gescl import Learner, Training
+from gescl.methods.distillation import Distillation
 from tests.conftest import stripes
 learner = Learner("small", "gescl", training=Training(epochs=4, lr=3e-3, batch_size=16, precision="bfloat16"))
 learner.learn(stripes("a", 2))
@@ -176,6 +177,13 @@ seen = []
 next(learner.net.trunk.children()).register_forward_hook(lambda layer, *_: seen.append(layer.training))
 learner.learn(stripes("b", 2, seed=1))
 assert any(seen), "features are not kept"
+learner = Learner("small", "lwf", training=Training(epochs=1, shift=1, precision="bfloat16"))
+learner.learn(stripes("a", 2))
+losses = []
+loss_of = Distillation.loss
+Distillation.loss = lambda self, batch: losses.append(loss_of(self, batch)) or losses[-1]
+learner.learn(stripes("b", 2, seed=1))
+assert losses[0] < 1e-9, "the old trunk is asked in another precision"
 """
 
 

@@ -4,8 +4,8 @@ Images of old tasks are gone, but their heads are not, and their answers to the 
 moved. This is the idea of learning without forgetting (Li and Hoiem 2016): the answers of the old heads are recorded
 once, before a task is learned, and moving away from them is penalised. Augmented images are never the same twice, and
 neither are features after dropout. There the old trunk is kept while the task is learned, and asked in every step about
-the same images with the same features dropped: answers to anything else would teach the trunk to move. Nothing is
-carried from task to task.
+the same images with the same features dropped, in the same precision: answers to anything else would teach the trunk to
+move. Nothing is carried from task to task.
 """
 
 from __future__ import annotations
@@ -69,11 +69,12 @@ class Distillation:
         for module in modes:
             if isinstance(module, BatchNorm):
                 module.eval()
-        with drawn_again(batch.random_state, device):
+        precision = torch.autocast(device.type, torch.bfloat16, enabled=batch.features.dtype == torch.bfloat16)
+        with drawn_again(batch.random_state, device), precision:
             features = torch.func.functional_call(trunk, self._old, (self._net.normalise(batch.images),))
         for module, training in modes.items():
             module.training = training
-        return self._ask(features)
+        return self._ask(features.float())
 
     def loss(self, batch: Batch) -> Tensor:
         """How far the old heads' answers to the batch have moved: Σ over heads of T²·KL(recorded ‖ now).

@@ -68,7 +68,9 @@ class Training(BaseModel):
     flip: bool = Field(False, description="mirror a random half of the training images left to right")
     shift: NonNegativeInt = Field(0, description="move training images at random by up to this many pixels each way")
     precision: Literal["float32", "bfloat16"] = Field(
-        "float32", description="of the forward pass in training; bfloat16 (autocast) is for GPUs, a CPU may be slower"
+        "float32",
+        description="of the forward pass in training; bfloat16 (autocast) is faster on GPUs, and on CPUs with "
+        "instructions for it; other CPUs are slower",
     )
     feature_cache_mb: NonNegativeInt = Field(
         1024,

@@ -180,11 +180,20 @@ def test_the_page_opens_with_which_method_on_which_stream_by_how_much(tmp_path: 
     assert (
         "first, or cannot be told from the first, on 1 of 2 streams; on domains `gescl` is ahead by 0.035." in opening
     )
-    assert (
-        "`gescl-distill` is ahead on 1 of 2 streams and behind on 1: domains -0.020 (-0.020 … -0.020), svhn +0.02"
-        in opening
+    assert "`gescl-distill` is ahead on 1 of 2 streams (svhn, by 0.025) and behind on 1 (domains, by 0.020)." in opening
+    assert "Forgetting: `gescl-distill` 0.006 to 0.030 (most on domains), `gescl` 0.000" in opening
+    assert "the paper's method, is ahead on 1 of 1 streams (domains, by 0.060) and behind on none." in opening
+    assert "| yes | gescl-distill 0.815, lwf 0.790; gescl-distill − lwf: +0.025 (+0.025 … +0.025) |" in line(
+        page, "our aim: gescl-distill ahead of lwf", "svhn"
     )
-    assert "Forgetting by stream: `gescl-distill` 0.006 to 0.030 (most on domains), `gescl` 0.000" in opening
-    assert "`gescl`, the paper's method, is ahead on 1 of 1 streams and behind on 0: domains +0.060 (+0.060" in opening
+    assert "| **no** | lwf 0.695" in line(page, "our aim: gescl-distill ahead of lwf", "domains")
+    assert "| yes | gescl 0.710, frozen 0.650;" in line(page, "our aim: gescl ahead of frozen", "domains")
     assert "Relative to it, `gescl-distill` reaches 90.6% on svhn." in opening
     assert "freeing filters is worth +0.050 (+0.050 … +0.050): `gescl` 0.700, `gescl+without-pl" in opening
+    assert "With a larger network" not in opening
+    write_run(tmp_path, "gescl-distill", name="cifar10-100-ags6", accuracy=matrix(0.8, 0.0))
+    write_run(tmp_path, "lwf", name="cifar10-100-ags6", accuracy=matrix(0.79, 0.0))
+    assert (
+        "`gescl-distill` reaches 0.800 on cifar10-100 (`lwf` 0.790); published: `gescl` 0.745 (the paper, with a "
+        "smaller network), `ags-cl` 0.760 (its authors, with this network)." in results_page(tmp_path)
+    )

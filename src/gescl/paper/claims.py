@@ -174,6 +174,10 @@ def _first_or_tied(group: Group) -> Finding | None:
     return _not_behind(OURS, group, sorted({OURS, *rivals_without_old_data(group)}), metrics.average_accuracy)
 
 
+def _ahead_of(label: str, other: str) -> Check:
+    return lambda group: _is_first(label, group, (label, other), metrics.average_accuracy)
+
+
 def _forgets_little(group: Group) -> Finding | None:
     values = values_of(group, [OURS], metrics.forgetting)
     known = [value for value in values[OURS].values() if value is not None] if values else []
@@ -218,6 +222,8 @@ CLAIMS: tuple[tuple[str, tuple[str, ...], Check], ...] = (
     ("without μ_S is worst", ABLATIONS, _stability_matters_most),
     ("our aim: the room that gescl leaves pays", ("room",), _room_pays),
     ("our aim: gescl-distill first, or tied with the first, without old data", STREAMS, _first_or_tied),
+    ("our aim: gescl-distill ahead of lwf", STREAMS, _ahead_of(OURS, "lwf")),
+    ("our aim: gescl ahead of frozen", STREAMS, _ahead_of("gescl", "frozen")),
     ("our aim: gescl-distill forgets little", STREAMS, _forgets_little),
     (f"our aim: gescl-distill above {LEAST_AT_BEST}", (f"{CIFAR}-ags6",), _strong_at_best),
     (f"our aim: gescl-distill at {LEAST_SHARE_OF_JOINT:.0%} of joint or more", STREAMS, _near_joint),

@@ -139,10 +139,7 @@ def test_notes_hardware_dates_and_tuned_settings_are_told(tmp_path: Path) -> Non
     write_tried(tmp_path / "small" / "tuning" / "cifar10-100" / "gescl.json", tried)
     page = results_page(tmp_path)
     assert "Half of the images." in page and "Abacus 3" in page and "2031-05-06" in page
-    assert (
-        "### Settings for cifar10-100, cifar10-100-ags6\n\nTried on `cifar-100` with stream.tasks=5, with seed 7."
-        in page
-    )
+    assert "### Settings for cifar10-100\n\nTried on `cifar-100` with stream.tasks=5, with seed 7." in page
     assert "| `gescl` | mu_s = 5 | 0.900 ± 0.020 | 0.1000 | chosen |" in page
     assert "| `gescl` | mu_s = 50 | 0.900 ± 0.020 | 0.1000 | tied |" in page
     assert "| `gescl` | mu_s = 0.5 | 0.900 ± 0.020 | 0.1000 |  |" in page

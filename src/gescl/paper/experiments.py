@@ -107,17 +107,22 @@ def plans() -> dict[str, tuple[PaperExperiment, ...]]:
         "room", "room", grids / "room.toml", "room", {}, "room", ("gescl", "hat", "frozen"), _variants("room")
     )
     # The most that less than one hour per run on one core gives, if it has instructions for bfloat16.
-    ags6 = replace(
-        cifar,
-        name="cifar10-100-ags6",
+    larger: dict[str, Any] = {
+        "network": "ags6",
+        "training.flip": True,
+        "training.shift": 4,
+        "training.epochs": 20,
+        "training.precision": "bfloat16",
+    }
+    ags6 = PaperExperiment(
+        "cifar10-100-ags6",
+        "cifar10-100",
+        grids / "ags6.toml",
+        "cifar10-100",
+        {"stream.tasks": 2, **larger},
+        "cifar10-100-ags6",
         methods=("gescl", "gescl-distill", "lwf", "ags-cl", "frozen"),
-        settings={
-            "network": "ags6",
-            "training.flip": True,
-            "training.shift": 4,
-            "training.epochs": 20,
-            "training.precision": "bfloat16",
-        },
+        settings=larger,
         most_seeds=1,
     )
     streams = (scripts, domains, svhn, cifar, imagenet)

@@ -54,7 +54,8 @@ PROTOCOL = """## Protocol
   of each stream, with seeds that are not among those reported, and chosen on validation images: of the settings within
   one standard error of the best accuracy, the one that forgets least. [All that was tried](#settings). Exceptions:
   settings for `cifar10-100` are tried on `cifar-100`; `cifar10-100-ags6` takes them over and only tries to do
-  without `mu_p`; and `room` is small enough to try two settings of `hat` on all of it.
+  without `mu_p`, with `gescl`, whose choice serves `gescl-distill`, too; and `room` is small enough to try two settings
+  of `hat` on all of it.
 - With several seeds to tune with (`scripts`), settings are compared seed by seed. Before, the differences between seeds
   counted as uncertainty, which tied settings that validation had told apart.
 - What was decided after test accuracies had been seen: the default `release` of `gescl-distill` was lowered, its grid
